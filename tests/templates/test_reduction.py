@@ -78,7 +78,7 @@ def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
 
 def resident(found: ReductionSchedule, device: DeviceInfo) -> int:
     """Blocks that a multiprocessor holds."""
-    return estimate_kernel(lower(found, {}), device).row_invariant_smem
+    return estimate_kernel(lower(found, {}), device).resident
 
 
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)

@@ -1,1 +1,1 @@
-"""Kernel templates: which one takes a segment, and how. Segment -> schedule."""
+"""Kernel templates: segment -> schedule -> kernel IR."""

@@ -19,7 +19,7 @@ BY_NAME = {template.name: template for template in TEMPLATES}
 
 
 def schedule_segment(segment: Segment, device: DeviceInfo) -> Schedule:
-    """How `device` runs a segment that has a kernel. Plans hold none that it cannot run."""
+    """Return the schedule of a segment that has a kernel; InternalError if there is none."""
     body, refusals = segment.body, []
     for template in TEMPLATES:
         if template.kind == segment.kind:

@@ -1,4 +1,4 @@
-"""Estimated time of a segment: that of the kernel that its template makes of it."""
+"""Estimated time of a segment: that of the kernel that its template lowers it to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from thunder_fuser.templates.lower import lower
 
 
 def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
-    """What `device` takes for a segment: for its kernel, or for a call of torch. The plan's bytes
-    are those of a copy.
+    """Estimate the time of a segment's kernel, or of its call of torch, on `device`. Its copy time
+    is that of the plan's bytes.
     """
     if segment.kind == "opaque":
         return _estimate_call(segment, device)
@@ -25,8 +25,8 @@ def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
 
 
 def estimated(plan: SegmentedFusion, device: DeviceInfo) -> SegmentedFusion:
-    """The plan, whose segments say what `device` takes for them. Nothing is scheduled before they
-    are asked.
+    """Return the plan with segments that estimate their time on `device`, each when it is first
+    asked.
     """
     estimator = functools.partial(estimate_segment, device=device)
     segments = tuple(replace(s, estimator=estimator) for s in plan.segments)
@@ -36,8 +36,8 @@ def estimated(plan: SegmentedFusion, device: DeviceInfo) -> SegmentedFusion:
 def estimate_call(
     moved: int, flops: int, itemsize: int, device: DeviceInfo, sector_bytes: float | None = None
 ) -> Estimate:
-    """Of a library's kernel nobody knows more than what it must do: move its bytes, or do its
-    arithmetic at the rate of elements of `itemsize` bytes, whichever takes longer.
+    """Estimate a library kernel by its lower bound: to move its bytes, or to do its arithmetic at
+    the rate of elements of `itemsize` bytes, whichever takes longer.
     """
     parts = {
         "launch": device.launch_seconds,
@@ -71,8 +71,8 @@ def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
 
 
 def _of_collective(found: Estimate, call: OpaqueOp, device: DeviceInfo) -> Estimate:
-    """A collective takes its steps and what is sent, as a ring does, or its memory if that is more.
-    Devices of which no link is known do not wait for each other.
+    """Estimate a collective: its steps and the bytes a ring sends, or its memory traffic if that
+    takes longer. Devices without a known link do not wait for each other.
     """
     links = link_seconds(call, device)
     if links is None:
@@ -88,7 +88,7 @@ def _of_collective(found: Estimate, call: OpaqueOp, device: DeviceInfo) -> Estim
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """What a kernel depends on; of equal ones, the segment that came first."""
+    """Cache key of an estimate: equal programs share that of the first segment."""
 
     program: Hashable
     segment: Segment = field(compare=False)

@@ -1,4 +1,4 @@
-"""Lowering: the schedule of a kernel as kernel IR."""
+"""Lowering of a schedule to kernel IR."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from thunder_fuser.templates.template import Schedule
 
 _NOTHING: Mapping[Val, Expr] = MappingProxyType({})
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
-"""Operations that say little about a kernel in its name."""
+"""Operations that are left out of kernel names."""
 
 
 def lower(
     schedule: Schedule, buffers: Buffers, definitions: Mapping[Val, Expr] = _NOTHING
 ) -> ir.KernelIR:
-    """The kernel of a schedule. `definitions` are those of the fusion, for the user's lines."""
+    """Lower a schedule to kernel IR. `definitions`: those of the fusion, for the user's lines."""
     template = BY_NAME[schedule.template]
     index = DataType.Int32 if template.fits_int32(schedule) else DataType.Int
     lowered = template.lower(schedule, Frame(index, buffers, definitions))
@@ -40,7 +40,7 @@ def lower(
     )
 
 
-# ---- what a kernel is called, and with what
+# ---- name and parameters of a kernel
 
 
 def _nodes(schedule: Schedule) -> Iterator[Value]:
@@ -58,7 +58,7 @@ def _operations(schedule: Schedule, reductions: Sequence[str]) -> tuple[str, ...
 def _parameters(
     schedule: Schedule, buffers: Buffers, scratch: Sequence[ir.Parameter]
 ) -> Iterator[ir.Parameter]:
-    """Pointers first, then numbers: what is read, what is written, scratch memory, scalars."""
+    """Yield pointers, then scalars: inputs, outputs, scratch memory, scalars."""
     read: dict[int, TensorView] = {}
     scalars: dict[int, TensorView | Scalar] = {}
     written: dict[int, TensorView] = {}

@@ -1,4 +1,4 @@
-"""Prefetches of a host: what a core asks for where memory jumps."""
+"""Software prefetches of a host, where memory accesses are not contiguous."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.vectorize import RegisterArray
 
 AHEAD_BYTES = 4096
-"""How far ahead of its loads a core asks for memory that does not go on where it was."""
+"""Distance in bytes of a prefetch ahead of its load, where memory is not contiguous."""
 PAGE_BYTES = 4096
-"""A core follows memory by itself while it goes on, up to the end of a page."""
+"""Page size in bytes, up to whose end a core prefetches contiguous memory by itself."""
 
 
 def far_reads(
     accesses: Sequence[RegisterArray], device: DeviceInfo
 ) -> Iterator[tuple[TensorView, Form, int]]:
-    """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
+    """Yield (tensor, address, bytes) of vectors of tensors that no near cache of a host core holds.
 
-    A core has few loads under way, and waits for these where memory jumps. Where data decide on an
-    address (a gather), nobody knows those of later vectors.
+    A core has few loads in flight, and waits for these where memory is not contiguous. Addresses of
+    gathers depend on data: those of later vectors are not known.
     """
     for access in accesses if device.prefetches_by_software else ():
         tensor = access.loads[0].tensor
@@ -37,9 +37,9 @@ def far_reads(
 def prefetches(
     accesses: Sequence[RegisterArray], lanes: Lanes, device: DeviceInfo
 ) -> tuple[tuple[TensorView, Form], ...]:
-    """What is read where memory jumps before a core follows it.
+    """Return prefetches of reads that a core does not prefetch by itself.
 
-    Beyond the end addresses may be wrong, which a prefetch does not mind.
+    Addresses may be wrong beyond the end, which a prefetch tolerates.
     """
     return tuple(
         (tensor, address.substitute({lanes.u: lanes.u + max(1, AHEAD_BYTES // moved)}))
@@ -49,12 +49,12 @@ def prefetches(
 
 
 def _goes_on(address: Form) -> bool:
-    """Whether later vectors read other memory, not the same row again."""
+    """True if later vectors read other memory, not the same row again."""
     return any(digit.e is None for digit, _ in address.terms)
 
 
 def _run(address: Form, lanes: Lanes) -> int:
-    """Vectors that follow each other in memory."""
+    """Return how many vectors are contiguous in memory."""
     for digit, coef in address.terms:
         if isinstance(digit.base, Variable) and digit.s == 1 and coef == lanes.vector:
             return lanes.vectors if digit.e is None else digit.e

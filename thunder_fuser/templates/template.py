@@ -1,4 +1,4 @@
-"""Template: a way of running a segment as one kernel. All of them answer the same questions."""
+"""Template: a way of running a segment as one kernel, behind a common interface."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from thunder_fuser.lower.store import Store
 
 
 class Schedule(Protocol):
-    """A kernel that is decided: what it computes and stores, and how blocks and threads divide it.
+    """Decisions for a kernel: its computation and stores, divided over blocks and threads.
 
-    template       the name of the template that made it, and that lowers it
-    blocks         of the grid
+    template       name of the template that made it, and that lowers it
+    blocks         blocks of the grid
     block_threads  threads of a block
-    graphs         what it computes
-    stores         what of that goes to memory
+    graphs         scalar graphs that it computes
+    stores         values of these that it writes to memory
     """
 
     template: ClassVar[str]
@@ -40,14 +40,14 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The statements of a kernel, and what they ask of a launch.
+    """Statements and launch parameters of a kernel.
 
-    shared_bytes   shared memory of a block
-    blocks_per_sm  blocks that a multiprocessor must have room for; 0: as many as it has
-    scratch        memory that is no tensor's
-    reductions     operations that the kernel is called after, before those that it computes
-    cluster        blocks of a thread block cluster
-    min_blocks_hint  that a multiprocessor should have room for, if no register spills for it
+    shared_bytes     bytes of shared memory of a block
+    blocks_per_sm    blocks that a multiprocessor must have room for; 0: no requirement
+    scratch          memory that belongs to no tensor
+    reductions       operations that come first in the kernel's name
+    cluster          blocks of a thread block cluster
+    min_blocks_hint  resident blocks a multiprocessor should have, unless registers spill for it
     """
 
     body: ir.Body
@@ -63,7 +63,7 @@ S = TypeVar("S", bound=Schedule)
 
 
 def estimate_lowered(schedule: Schedule, kernel: ir.KernelIR, device: DeviceInfo) -> Estimate:
-    """What a device takes for a schedule, by the statements that it became."""
+    """Estimate the time of a kernel on a device by its statements."""
     return estimate_kernel(kernel, device)
 
 
@@ -71,12 +71,12 @@ def estimate_lowered(schedule: Schedule, kernel: ir.KernelIR, device: DeviceInfo
 class Template(Generic[S]):
     """A row of `TEMPLATES` (choose.py).
 
-    name        the word that names of its kernels begin with
-    kind        the segments that it may take
-    schedule    how a device runs a body, or why it does not with this template
-    fits_int32  whether all indices of the kernel fit into an Int32
-    lower       its statements
-    estimate    what the device takes for them
+    name        first word of its kernels' names
+    kind        kind of segment that it may take
+    schedule    schedules a body on a device, or refuses
+    fits_int32  True if all indices of the kernel fit into an Int32
+    lower       lowers a schedule to statements
+    estimate    estimates the time of the kernel on a device
     """
 
     name: str

@@ -20,10 +20,12 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.vectorize import RegisterArray
 
 _KEPT_BYTES = 16384
-"""Half of the nearest cache of a core: the other half is for rows that pass."""
+"""Most bytes of row-invariant loads: half of the nearest cache of a core; the other half is for
+rows.
+"""
 _FEWEST_ROWS, _FEWEST_VECTORS = 16, 256
-"""Of a block. What is kept is loaded once for so many rows, and the call of a block is nothing
-beside so many vectors.
+"""Fewest rows and vectors of a block: row-invariant loads are amortised over the rows, the call of
+a block over the vectors.
 """
 
 
@@ -31,7 +33,7 @@ beside so many vectors.
 class BreakPoint:
     """Rows of `columns` vectors each, `rows` of them to a block of one thread.
 
-    kept  the accesses, by number, that are the same in all rows
+    kept  accesses, by number, that are row-invariant: loaded once a block
     """
 
     columns: int
@@ -39,13 +41,13 @@ class BreakPoint:
     kept: tuple[int, ...]
 
     def blocks(self, vectors: int) -> int:
-        """How many have so many vectors."""
+        """Return the number of blocks for `vectors` vectors."""
         return -(-vectors // (self.columns * self.rows))
 
 
 def find_break_point(accesses: Sequence[RegisterArray], lanes: Lanes) -> BreakPoint | None:
-    """The longest rows whose operands fit into the nearest cache; None where all vectors read
-    something else, or there are too few rows.
+    """Return the longest rows whose row-invariant operands fit into the nearest cache; None if
+    nothing is row-invariant, or rows are too few.
     """
     periods = {k: _period(access, lanes) for k, access in enumerate(accesses)}
     each = lanes.vector * DataType.Float.itemsize
@@ -60,7 +62,9 @@ def find_break_point(accesses: Sequence[RegisterArray], lanes: Lanes) -> BreakPo
 
 
 def _period(access: RegisterArray, lanes: Lanes) -> int | None:
-    """After how many vectors an access reads the same again; None: never, or data decide it."""
+    """Return after how many vectors an access repeats; None: never, or its addresses depend on
+    data.
+    """
     if access.is_uniform or len(access.variants) != 1 or len(access.variants[0].windows) != 1:
         return None
     found = 1

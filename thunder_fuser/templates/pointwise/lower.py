@@ -28,12 +28,12 @@ _BLOCK, _K = ir.Var("block"), ir.Var("k")
 
 
 def fits_int32(part: PointwisePart) -> bool:
-    """Every index that the kernel can mention, and all steps towards it, fit into an Int32."""
+    """True if every index of the kernel, and all steps towards it, fit into an Int32."""
     mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
     mentioned += [part.lanes(s.address) for s in part.stores]
     mentioned += [address for _, address in part.prefetches]
     if part.rows is not None:
-        # Threads ask before they know that a vector exists.
+        # Threads test rows before they know that a vector exists.
         u = part.rows.u
         mentioned.append(part.rows.inside.substitute({u: u + THREADS * part.unroll}))
     blocks = part.blocks * THREADS * part.unroll
@@ -42,7 +42,7 @@ def fits_int32(part: PointwisePart) -> bool:
 
 
 class PointwiseLowering(LaneLowering):
-    """Lowers one part."""
+    """Lowers one part of a pointwise kernel."""
 
     def __init__(self, part: PointwisePart, frame: Frame) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class PointwiseLowering(LaneLowering):
         self.part = part
 
     def body(self) -> list[ir.Stmt]:
-        """What a thread does; `block` counts from the first block of the part."""
+        """Lower the statements of a thread; `block` counts from the first block of the part."""
         head = self._section("pointwise", self.part.stores)
         if self.part.break_point is not None:
             return [head, *self._rows_and_columns(self.part.break_point)]
@@ -64,7 +64,7 @@ class PointwiseLowering(LaneLowering):
         return [self._vector(_BLOCK), *self._guarded(self._one_vector(self._arithmetic()))]
 
     def _rows_and_columns(self, at: BreakPoint) -> list[ir.Stmt]:
-        """The rows of a block of one thread, behind what they have in common."""
+        """Loop over the rows of a block of one thread, after its row-invariant loads."""
         columns, rows = ir.Int(at.columns), ir.Int(at.rows)
         found: list[ir.Stmt] = [self._array(k, at.columns) for k in at.kept]
         common = self._loads(at.kept, EACH, self._arithmetic(), set())
@@ -83,7 +83,7 @@ class PointwiseLowering(LaneLowering):
         return super()._register(k, EACH if at is not None and k in at.kept else copy)
 
     def _vector_in_row(self) -> list[ir.Stmt]:
-        """A vector as it is computed where it lies in one row, and as it is elsewhere."""
+        """Lower a vector twice: for one that lies in one row, and for others."""
         indices = self._arithmetic()
         tests = self._tests(indices)
         before = indices.taken()
@@ -92,8 +92,8 @@ class PointwiseLowering(LaneLowering):
         return [self._vector(_BLOCK), *self._guarded([*before, either])]
 
     def _vectors_in_rows(self) -> list[ir.Stmt]:
-        """Vectors each of which lies in one row. The other threads are few: they do one vector
-        after the other, in few registers.
+        """Lower vectors that lie in one row each. The other threads are few: they loop over their
+        vectors, in few registers.
         """
         unroll, indices = self.part.unroll, self._arithmetic()
         tests = self._tests(indices)
@@ -108,7 +108,7 @@ class PointwiseLowering(LaneLowering):
         return PointwiseLowering(self.part.in_rows, self._frame)
 
     def _tests(self, indices: IndexArithmetic) -> tuple[ir.Expr, ...]:
-        """Whether each vector of a thread, of which `u` is the first, lies in one row."""
+        """Return predicates that each vector of a thread, from `u` on, lies in one row."""
         rows = self.part.rows
         assert rows is not None
         each = (rows.u + THREADS * k for k in range(self.part.unroll))
@@ -116,7 +116,7 @@ class PointwiseLowering(LaneLowering):
         return tuple(self._condition(condition, indices) for condition in inside)
 
     def _vectors(self) -> list[ir.Stmt]:
-        """All vectors of a thread, loaded together."""
+        """Lower all vectors of a thread, whose loads are issued together."""
         unroll, accesses = self.part.unroll, self._accesses
         found: list[ir.Stmt] = [self._array(k, unroll) for k in accesses]
         phases = [
@@ -129,7 +129,7 @@ class PointwiseLowering(LaneLowering):
         return found
 
     def _one_vector(self, indices: IndexArithmetic) -> list[ir.Stmt]:
-        """Vector `u`."""
+        """Lower vector `u`."""
         at = self.part.break_point
         accesses = [k for k in self._accesses if at is None or k not in at.kept]
         found = self._prefetched(self.part.prefetches, indices)
@@ -143,23 +143,25 @@ class PointwiseLowering(LaneLowering):
         return [k for k, access in enumerate(self.accesses) if self._is_live(access)]
 
     def _numbered(self) -> ir.Let:
-        """The number of vector k of a thread."""
+        """Declare the number of vector k of a thread."""
         return self._vector(ir.add(ir.times(_BLOCK, ir.Int(self.part.unroll)), _K))
 
     def _vector(self, row: ir.Expr) -> ir.Let:
-        """The number of a thread's vector, in a row of those of all threads of a block."""
+        """Declare the number of a thread's vector, in a row of those of its block."""
         number = ir.add(ir.times(row, ir.Int(THREADS)), ir.LaunchIndex.THREAD)
         return ir.Let("u", self._index, number)
 
     def _guarded(self, body: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
-        """`body` for vectors that exist."""
+        """Guard `body` by the predicate that the vector exists."""
         part = self.part
         if part.blocks * THREADS * part.unroll == part.vectors:
             return body
         return [ir.If((ir.less(ir.Var("u"), part.vectors),), tuple(body))]
 
     def _waves(self, accesses: Sequence[int]) -> list[list[int]]:
-        """Accesses that wait for no other come first, so that all of them are in flight at once."""
+        """Group accesses by dependence: independent ones come first, so that all are in flight at
+        once.
+        """
         waves = wave_of(self.graph)
         found: dict[int, list[int]] = {}
         for k in accesses:

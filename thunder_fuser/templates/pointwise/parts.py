@@ -1,4 +1,4 @@
-"""Parts of one launch: each under its range of blocks."""
+"""Parts of one launch, each with its own range of blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thunder_fuser.lower.store import Store
 
 
 class Part(Protocol):
-    """A range of blocks with a body of its own; `threads` of a block."""
+    """A range of blocks with a body of its own; `threads` are those of a block."""
 
     @property
     def blocks(self) -> int: ...
@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Part, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class KernelOfParts(Generic[P]):
-    """A schedule of parts in block order."""
+    """A schedule of several parts, in block order."""
 
     template: ClassVar[str]
 
@@ -57,7 +57,7 @@ class KernelOfParts(Generic[P]):
 
 
 def _of_threads(threads: int, most: int, body: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
-    """`body` for the first of a block's threads."""
+    """Guard `body` for the first `threads` threads of a block."""
     if threads == most:
         return body
     return [ir.If((ir.less(ir.LaunchIndex.THREAD, threads),), tuple(body))]
@@ -66,8 +66,8 @@ def _of_threads(threads: int, most: int, body: Sequence[ir.Stmt]) -> Sequence[ir
 def lower_parts(
     parts: Sequence[P], frame: Frame, lower: Callable[[P], Sequence[ir.Stmt]]
 ) -> ir.Body:
-    """The bodies of all parts, in order, each for as many threads as it uses of a block's; in each,
-    `block` counts from the start of its range.
+    """Lower all parts in order, each for as many threads of a block as it uses; in each, `block`
+    counts from the start of its range.
     """
     most = max((part.threads for part in parts), default=1)
     bodies = [_of_threads(part.threads, most, lower(part)) for part in parts]

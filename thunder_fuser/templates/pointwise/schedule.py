@@ -34,36 +34,36 @@ from thunder_fuser.templates.prefetches import prefetches
 THREADS = 256
 MAX_UNROLL = 4
 MAX_INSTRUCTIONS = 8192
-"""Arithmetic of one thread on a GPU, whose compiler unrolls all lanes and vectors: beyond some
-thousand instructions wider accesses gain nothing and compiling takes longer than running.
+"""Most arithmetic instructions of one thread on a GPU, whose compiler unrolls all lanes and
+vectors: beyond some thousand, wider accesses gain nothing and compiling takes longer than running.
 """
 OCCUPANCY = 0.5
 """Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
 """
 _LIGHT_BYTES, _LIGHT_INSTRUCTIONS = 32, 32
-"""Of loads of a thread for one vector, those of two tensors, and arithmetic of one point. With so
-little a multiprocessor gets all threads that it has room for.
+"""Most bytes of a thread's loads for one vector (those of two tensors), and most arithmetic of one
+point, with which a multiprocessor gets all threads that it has room for.
 """
 _MOST_CODE = 2048
-"""Instructions of a thread that do not leave the instruction cache (32 KB on sm_90)."""
+"""Most instructions of a thread that stay in the instruction cache (32 KB on sm_90)."""
 _RARE_CODE = {"sin": 4, "cos": 4, "tan": 4}
-"""How much longer code is than what usually runs of it: CUDA writes out the reduction of large
+"""Factor of code size over instructions that usually run: CUDA inlines the reduction of large
 arguments.  sin and cos of one bf16 tensor took 78 us on an H200 with two vectors, and 69 with one.
 """
 _IN_FLIGHT_SHARE = 2 / 3
-"""Of the bytes that a kernel must have in flight that only reads.  One that writes as much has its
-stores under way, too, and is slower with more: relu of 2^27 bf16 on an H200 takes 130, 135 and 137
-us with one, two and four vectors a thread (benchmarks/results/nvidia-h200.md).
+"""Share of the bytes in flight that a kernel that only reads needs.  One that writes as much has
+its stores in flight, too, and is slower with more: relu of 2^27 bf16 on an H200 takes 130, 135 and
+137 us with one, two and four vectors a thread (benchmarks/results/nvidia-h200.md).
 """
 
 _MOST_WORDS, _WORDS_BESIDE = 40, 8
-"""32-bit registers for what a thread loads where parts with few loads share a launch with one that
-has many, whose registers are those of all threads; and what these have beside it.
+"""Most 32-bit registers for a thread's loads where parts with few loads share a launch, and so its
+registers per thread, with one that has many; and registers beside these.
 """
 
 _LONG = 2
-"""How often what a warp does at a time must fit into a row, for a test of whether vectors lie in
-one to pay: a warp in which some do not goes both ways.
+"""Least ratio of a row to the points of a warp for a test whether vectors lie in one row to pay: a
+warp with some that do not takes both branches.
 """
 
 
@@ -71,10 +71,10 @@ one to pay: a warp in which some do not goes both ways.
 class PointwisePart:
     """A range of blocks that computes `stores` at `count` points of one iteration space.
 
-    prefetches  tensors, and addresses in them, that later vectors will want
-    paired      lanes stand in registers as `lower/paired_lanes.py` has them
-    in_rows     the same for threads whose vectors lie in one row each (`lower/point_rows.py`)
-    break_point rows outside and columns inside of it, on a host (`break_point.py`)
+    prefetches   tensors, and addresses in them, to prefetch for later vectors
+    paired       lanes are in the register order of `lower/paired_lanes.py`
+    in_rows      the part for threads whose vectors lie in one row each (`lower/point_rows.py`)
+    break_point  rows outside and columns inside of it, on a host (`break_point.py`)
     """
 
     stores: tuple[Store, ...]
@@ -90,12 +90,12 @@ class PointwisePart:
 
     @property
     def usual(self) -> PointwisePart:
-        """What nearly all threads do."""
+        """The part that nearly all threads run."""
         return self.in_rows or self
 
     @property
     def rows(self) -> RowLanes | None:
-        """The lanes of `in_rows`."""
+        """Lanes of `in_rows`."""
         if self.in_rows is None:
             return None
         assert isinstance(self.in_rows.lanes, RowLanes)
@@ -107,14 +107,14 @@ class PointwisePart:
 
     @property
     def words_loaded(self) -> int:
-        """32-bit registers for what a thread loads."""
+        """32-bit registers for a thread's loads."""
         wide = [a for a in self.usual.accesses if not a.is_uniform]
         each = sum(a.loads[0].dtype.itemsize for a in wide) * self.lanes.vector
         return each * self.unroll // WORD
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return THREADS if self.break_point is None else 1
 
     @property
@@ -152,10 +152,10 @@ def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedul
 
 
 def _evened(parts: Sequence[PointwisePart], device: DeviceInfo) -> Iterator[PointwisePart]:
-    """Parts with more vectors a thread where they load little and another part of the launch loads
-    much: its register pressure bounds the occupancy of all, and theirs leaves few bytes in flight.
-    The backward of Llama-3's RoPE takes 67 us on an H200 with two vectors of queries, and 69 with
-    one.
+    """Yield parts with more vectors a thread where they load little and another part of the launch
+    loads much: its register pressure bounds the occupancy of all, and theirs leaves few bytes in
+    flight. The backward of Llama-3's RoPE takes 67 us on an H200 with two vectors of queries, and
+    69 with one.
     """
     words = [part.words_loaded for part in parts if part.accesses]
     is_uneven = bool(words) and 2 * min(words) < max(words) <= _MOST_WORDS
@@ -176,8 +176,8 @@ def _evened(parts: Sequence[PointwisePart], device: DeviceInfo) -> Iterator[Poin
 
 
 def _bytes_from_memory(part: PointwisePart) -> float:
-    """What the loads of a vector take of memory: a tensor that is read several times, or by many
-    vectors, comes once, and caches have it then.
+    """Return bytes of memory for the loads of a vector: a tensor that is read several times, or by
+    many vectors, is read once, and then hits caches.
     """
     loaded: dict[TensorView, float] = {}
     for access in (a for a in part.accesses if not a.is_uniform):
@@ -187,7 +187,7 @@ def _bytes_from_memory(part: PointwisePart) -> float:
 
 
 def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> list[PointwisePart]:
-    """One part, and one for the points that its vectors leave over."""
+    """Return one part, and one for the points that its vectors leave over."""
     most = most_points(group.graph, device)
 
     def plan(count: int, offset: int, vector: int) -> PointwisePart:
@@ -209,7 +209,7 @@ def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> 
 def _part(
     group: PointGroup, lanes: Lanes, count: int, most: int, body: KernelBody, device: DeviceInfo
 ) -> PointwisePart:
-    """The points of `lanes`. `most`: points that a thread may compute."""
+    """Return the part for the points of `lanes`. `most`: points that a thread may compute."""
 
     def planned(lanes: Lanes, most: int) -> PointwisePart:
         accesses = plan_accesses(group.graph, lanes, body.memory(device))
@@ -226,7 +226,7 @@ def _part(
     asked = [form for node in group.graph for form in forms(node)]
     length = row_length([*asked, *(s.address for s in part.stores)], lanes)
     at_a_time = 1 if device.threads_are_serial else WARP_SIZE
-    # Both ways are code of a thread.
+    # Both branches are code of a thread.
     room = min((length or 0) // (_LONG * at_a_time), most // 2)
     if length is None or room < lanes.vector:
         return part
@@ -235,7 +235,7 @@ def _part(
 
 
 def _at_break_point(part: PointwisePart) -> PointwisePart | None:
-    """The part in rows and columns, where lanes then stand in pairs that cannot otherwise."""
+    """Return the part in rows and columns, if lanes can then be in pairs, and only then."""
     at = None if part.paired else find_break_point(part.accesses, part.lanes)
     if at is None or not can_pair(part.graph, part.accesses, part.stores, part.lanes, at.kept):
         return None
@@ -243,13 +243,13 @@ def _at_break_point(part: PointwisePart) -> PointwisePart | None:
 
 
 def _cost(part: PointwisePart) -> float:
-    """Memory instructions for each point; the widest of parts with equally many is best."""
+    """Return memory instructions per point; the widest of parts with equally many is best."""
     vector, usual = part.lanes.vector, part.usual
     return instructions(usual.stores, usual.accesses, vector) / vector
 
 
 def instructions(stores: Sequence[Store], accesses: Sequence[RegisterArray], vector: int) -> int:
-    """Memory instructions of one thread for a vector of points."""
+    """Return memory instructions of one thread for a vector of points."""
     stored = sum(
         sum(w.instructions(s.tensor.dtype.itemsize) for w in s.windows) or vector for s in stores
     )
@@ -257,7 +257,7 @@ def instructions(stores: Sequence[Store], accesses: Sequence[RegisterArray], vec
 
 
 def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[int]:
-    """Lanes worth trying: the narrowest type fills an access; wider types take several accesses."""
+    """Return vector widths to try: the narrowest type fills an access; wider types take several."""
     sizes = [t.dtype.itemsize for t in group.tensors]
     sizes += [load.dtype.itemsize for load in group.graph.loads]
     widest = max(1, device.vector_bytes // min(sizes))
@@ -267,13 +267,13 @@ def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[in
 
 
 def most_points(graph: ScalarGraph, device: DeviceInfo) -> int:
-    """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
+    """Return the most points of one thread. A host compiler does not unroll the loop over lanes."""
     cost = sum(_arithmetic(node) for node in graph)
     return 1 << 30 if device.threads_are_serial else max(1, MAX_INSTRUCTIONS // max(cost, 1))
 
 
 def _arithmetic(node: Value) -> int:
-    """Of one point, in fp32 instructions."""
+    """Return the arithmetic of one point, in fp32 instructions."""
     match node:
         case Compute():
             return pointwise.lookup(node.op).cost
@@ -284,7 +284,7 @@ def _arithmetic(node: Value) -> int:
 
 
 def _most_code_points(graph: ScalarGraph) -> int:
-    """Points of one thread whose code stays in the instruction cache."""
+    """Return the most points of one thread whose code stays in the instruction cache."""
     code = sum(
         _arithmetic(node) * (_RARE_CODE.get(node.op, 1) if isinstance(node, Compute) else 1)
         for node in graph
@@ -299,13 +299,13 @@ def _is_light(graph: ScalarGraph) -> bool:
 def _unroll(
     accesses: Sequence[RegisterArray], lanes: Lanes, most: int, device: DeviceInfo, is_light: bool
 ) -> int:
-    """Vectors per thread such that enough bytes are in flight, while blocks still fill
-    the device.
+    """Return vectors per thread such that enough bytes are in flight, while blocks still fill the
+    device.
     """
     loaded = sum(a.loads[0].dtype.itemsize * lanes.vector for a in accesses if not a.is_uniform)
     if not loaded or not device.bytes_in_flight_per_sm:
         return 1
-    # A vector that waits for scalars of its row first has its loads under way for a shorter time.
+    # A vector that first waits for scalars of its row has its loads in flight for a shorter time.
     waits = isinstance(lanes, RowLanes) or any(a.is_uniform for a in accesses)
     is_light = is_light and loaded <= _LIGHT_BYTES and not waits
     threads = int(device.threads_per_sm * (1 if is_light else OCCUPANCY))

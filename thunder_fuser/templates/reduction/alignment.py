@@ -1,5 +1,5 @@
-"""Rows that begin within vectors of memory: vectors of memory as those of the row, whose first and
-last lanes may be no points of it.
+"""Rows that are not aligned: vectors aligned in memory, whose first and last lanes may be outside
+the row.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from thunder_fuser.lower.row_space import Arrangement, LaneAxis
 from thunder_fuser.lower.scalar_graph import forms
 
 _FEWEST_VECTORS = 16
-"""Of a row: one or two of them are not whole."""
+"""Fewest vectors of a row to align: one or two of them are partial."""
 
 
 def may_align(arrangement: Arrangement, axis: LaneAxis, vector: int, device: DeviceInfo) -> bool:
-    """Whether rows may begin within vectors of memory, and have more than a few. A host's vectors
+    """True if rows may begin within vectors of memory, and have more than a few. A host's vectors
     begin anywhere.
     """
     space = arrangement.space
@@ -29,10 +29,10 @@ def may_align(arrangement: Arrangement, axis: LaneAxis, vector: int, device: Dev
 
 
 def is_aligned(pulled: PulledRows | Refusal) -> TypeGuard[PulledRows]:
-    """Whether vectors of rows can be those of memory. A thread has other columns in each row then,
-    which totals of columns do not allow, and lanes before a row: moments of whole vectors count
-    from the first, and counters of random numbers, for one, are divided, which
-    processors do not do right to what is negative.
+    """True if vectors of rows can be aligned in memory. A thread then has other columns in each
+    row, which column reductions do not allow, and lanes before a row: moments of whole vectors
+    count from the first, and counters of random numbers, for one, are divided, which processors do
+    not do right for negative numbers.
     """
     if isinstance(pulled, Refusal) or any(t.at in ("column", "group") for t in pulled.totals):
         return False

@@ -1,12 +1,10 @@
-"""Cached values of persistent kernels: what is kept from one pass over a row for the next ones, so
-that it is computed once.
+"""Cached values of persistent kernels: computed in one pass over a row and kept for the next ones.
 
-A pass pulls what it needs from what is loaded: the exponentials of a softmax are computed for their
-sum and again for the result. A GPU has arithmetic to spare while it waits for memory, but a value
-that takes the registers of what it is computed from costs nothing to keep: `dropout(x) + r`, where
-nobody asks for x and r again. A host's core has none to spare: where a value takes long and its row
-fits in the nearest caches, it is written there by the first pass that computes it and read by the
-others.
+A pass computes its values from loads: the exponentials of a softmax are computed for their sum and
+again for the result. A GPU has arithmetic to spare while it waits for memory, but a value that
+takes the registers of its operands costs nothing to keep: `dropout(x) + r`, where x and r have no
+other uses. A host's core has no arithmetic to spare: an expensive value whose row fits into the
+nearest caches is written there by the first pass that computes it and read by the others.
 """
 
 from __future__ import annotations
@@ -34,24 +32,26 @@ from thunder_fuser.lower.scalar_graph import (
 )
 
 _EXPENSIVE = 8
-"""Cost of arithmetic (see `ops`) that is dearer than a store and a load of the nearest caches."""
+"""Cost of arithmetic (`cost` of an operation) above a store to and a load from near caches."""
 _WORTH_A_MOVE, _WORTH_REGISTERS = 3, 12
-"""The same of what is kept in registers: in those of what it is computed from, and in others."""
+"""Least cost of a value kept in registers: in those of its operands, and in others."""
 _WORD = 4
+"""Bytes of a 32-bit register."""
 
 
 def value_smem_bytes(value: Value, lanes: Lanes) -> int:
-    """Memory for one row of a value, as wide as in registers, in whole cache lines."""
+    """Return bytes of one row of a value in its register type, in whole cache lines."""
     return -(-lanes.vectors * lanes.vector * compute_dtype(value.dtype).itemsize // 64) * 64
 
 
 def choose_values_in_smem(
     graph: ScalarGraph, lanes: Lanes, passes: Sequence[Sequence[Value]], room: int
 ) -> tuple[Value, ...]:
-    """Values that a pass shares with an earlier one and that are worth keeping, in order of passes.
+    """Choose values that a pass shares with an earlier one and that are worth storing, in pass
+    order.
 
-    passes  the values that each of them computes
-    room    bytes for a row of them
+    passes  the values that each pass computes
+    room    bytes for a row of the stored values
     """
     moving = _moving(graph, lanes)
     cached: dict[Value, None] = {}
@@ -62,7 +62,7 @@ def choose_values_in_smem(
             is_free = value in cached or value_smem_bytes(value, lanes) > room
             if is_free or not isinstance(value, Compute) or not value.dtype.is_floating:
                 continue
-            # What is left to compute once the values above it are kept.
+            # Values cached above it may have left nothing that needs it.
             if value not in _computed(roots, moving, cached):
                 continue
             below = _computed([value], moving, cached)
@@ -81,11 +81,11 @@ def choose_values_in_registers(
     loads: AbstractSet[Value],
     room: int,
 ) -> dict[Value, bool]:
-    """Values that stay in registers from the first pass that computes them, in order of passes;
-    whether they do in those of what they are computed from.
+    """Choose values to keep in registers from the first pass that computes them, in pass order; the
+    result maps each value to True if it takes the registers of its operands.
 
-    loads  those whose vectors are in registers
-    room   words of each lane that registers have beside these
+    loads  loads whose vectors are in registers
+    room   free 32-bit registers of each lane
     """
     moving = _moving(graph, lanes)
     found: dict[Value, bool] = {}
@@ -114,10 +114,10 @@ def choose_values_in_registers(
 def choose_common(
     graph: ScalarGraph, passes: Sequence[Sequence[Value]], loads: AbstractSet[Value], room: int
 ) -> tuple[Value, ...]:
-    """Values of the rows that have `loads` in common, computed of these alone, which others are
-    computed of: kept where they take more than a conversion.
+    """Choose values computed of `loads` alone, which all rows of a portion share, that other values
+    read: kept if they cost more than a conversion.
 
-    room  words of each lane that registers have for them
+    room  free 32-bit registers of each lane
     """
     common = set(loads)
     for node in graph:
@@ -138,7 +138,7 @@ def choose_common(
 
 
 def _moving(graph: ScalarGraph, lanes: Lanes) -> set[Value]:
-    """Nodes that differ from column to column."""
+    """Return nodes that differ from column to column."""
     found: set[Value] = set()
     for node in graph:
         match node:
@@ -154,6 +154,7 @@ def _moving(graph: ScalarGraph, lanes: Lanes) -> set[Value]:
 
 
 def _moves(form: Form, lanes: Lanes) -> bool:
+    """True if an address or index differs from column to column."""
     own = lanes(form)
     return own.depends_on(lanes.u) or own.depends_on(lanes.v)
 
@@ -161,7 +162,7 @@ def _moves(form: Form, lanes: Lanes) -> bool:
 def _computed(
     roots: Sequence[Value], moving: AbstractSet[Value], cached: Mapping[Value, object]
 ) -> set[Value]:
-    """What a pass does at each column; values that are held are read there."""
+    """Return column-dependent nodes that a pass loads or computes; cached values end the walk."""
 
     def producers(node: Value) -> list[Value]:
         is_there = node in cached or isinstance(node, Load)

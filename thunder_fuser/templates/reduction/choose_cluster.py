@@ -1,7 +1,7 @@
-"""Thread block clusters of reduction kernels: where the blocks of one share rows, or add up totals.
+"""Thread block clusters of reduction kernels: blocks that share rows, or combine partial results.
 
-`mapping_of` asks how threads divide the rows, each of which so many blocks of a cluster have a part
-of, on a device with so many such clusters; `scheduled` makes the schedule of a mapping.
+`mapping_of` maps threads to rows, each shared by a number of blocks of a cluster, on a device with
+a number of such clusters; `scheduled` makes the schedule of a mapping.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS, Thread
 MappingOf = Callable[[int, int], ThreadMapping | Refusal]
 Scheduled = Callable[[ThreadMapping], ReductionSchedule]
 _MOST_PARTS = 0.03
-"""Of the bytes of rows, that parts of totals may be, written and read. With 0.026, the backward of
-an RMSNorm behind dropout takes 52.8 us on an H200 with clusters and 52.0 without; with 0.043,
-LayerNorm's of 8,192 x 4,096 60.2 and 60.0.
+"""Largest share of partial results, written and read, in the bytes of rows. With 0.026, the
+backward of an RMSNorm behind dropout takes 52.8 us on an H200 with clusters and 52.0 without; with
+0.043, LayerNorm's of 8,192 x 4,096 60.2 and 60.0.
 """
 _BESIDE_SHARED = 28
-"""Registers of a thread that keep a part of a row, where shared memory keeps the rest."""
+"""Most registers of a thread for its part of a row, where shared memory has the rest."""
 _BUSY = 0.95
-"""Of the multiprocessors, that clusters have a block for."""
+"""Least share of multiprocessors with a block of a cluster."""
 
 
 def cached_in_cluster(
     made: ReductionSchedule, scheduled: Scheduled, device: DeviceInfo
 ) -> ReductionSchedule:
-    """A row in the blocks of a cluster, where one block has no room to keep it on chip, or a
-    multiprocessor none for two: then two of them on each, if they have it.
+    """Return a schedule of rows shared by the blocks of a cluster, where one block cannot keep a
+    row on chip, or a multiprocessor not two: then two blocks on each, if they have room.
     """
     is_alone = made.threads > MAX_THREADS // 2 and made.rows > device.sm_count
     reads_again = bool(made.row_cache.reread)
-    # What is not written can be folded in one pass, which keeps nothing.
+    # Rows that are not written can be reduced in one pass, which caches nothing.
     if not made.element_stores or not (reads_again or (is_alone and made.has_cached_rows)):
         return made
     vectors, rows = made.lanes.vectors, made.rows
@@ -51,8 +51,8 @@ def cached_in_cluster(
 
 
 def _is_crowded(schedule: ReductionSchedule, blocks_per_sm: int) -> bool:
-    """Whether so much of a row is in registers while shared memory has the rest that what is
-    computed of both leaves no room: for anything, where a multiprocessor has several blocks.
+    """True if so much of a row is in registers while shared memory has the rest that computation
+    lacks registers; any of it, with several blocks per multiprocessor.
     """
     cache = schedule.row_cache
     sizes = (schedule.accesses[k].loads[0].dtype.itemsize for k in cache.registers)
@@ -63,11 +63,11 @@ def _is_crowded(schedule: ReductionSchedule, blocks_per_sm: int) -> bool:
 def tiled_in_cluster(
     made: ReductionSchedule, mapping_of: MappingOf, scheduled: Scheduled, device: DeviceInfo
 ) -> ReductionSchedule:
-    """Rows in the blocks of a cluster, each with a tile of the columns, where totals of all of them
-    are too many for the registers of one, or a row for its shared memory: the smallest cluster that
-    has room for the next row, too, or else the smallest. Where one block has room for all but the
-    next row: the smallest cluster that has it, if any. Where none has room for a row: the smallest
-    that has registers for the totals.
+    """Return a schedule of rows in the blocks of a cluster, each with a tile of the columns, where
+    column accumulators exceed the registers of one, or a row its shared memory: the smallest
+    cluster with room for the next row, too, or else the smallest. Where one block has room for all
+    but the next row: the smallest cluster that has it, if any. Where none has room for a row: the
+    smallest that has registers for the accumulators.
     """
     # A block with several rows has none that is long.
     reads_again = made.rows_per_block == 1 and bool(made.row_cache.reread)
@@ -95,7 +95,7 @@ def tiled_in_cluster(
 
 
 def _waits_for_rows(schedule: ReductionSchedule) -> bool:
-    """Whether a block that has one row in shared memory has no room there for the next one."""
+    """True if a block that has one row in shared memory has no room there for the next one."""
     rows = set(schedule.row_cache.shared).difference(schedule.row_invariant_smem)
     return bool(rows) and schedule.rows_per_block == 1
 
@@ -103,9 +103,10 @@ def _waits_for_rows(schedule: ReductionSchedule) -> bool:
 def summed_in_cluster(
     made: ReductionSchedule, mapping_of: MappingOf, scheduled: Scheduled, device: DeviceInfo
 ) -> ReductionSchedule:
-    """Blocks in clusters which add up their totals of columns before they leave them for all
-    others, where these parts are many beside the rows, and take longer than the clusters' own
-    barrier: the smallest clusters that make them few and leave no multiprocessor idle to speak of.
+    """Return a schedule of blocks in clusters that combine their column accumulators before they
+    write them, where these partial results are many beside the rows, and take longer than the
+    cluster's barrier: the smallest clusters that make them few and leave hardly any multiprocessor
+    idle.
     """
     mapping = made.mapping
     columns = all(t.is_of_columns for t in made.grid_reductions)
@@ -130,7 +131,7 @@ def summed_in_cluster(
 
 
 def _share_of_parts(schedule: ReductionSchedule) -> float:
-    """Bytes of totals' parts, written and read, beside those of the rows."""
+    """Return bytes of partial results, written and read, over those of the rows."""
     read = [k for k in range(len(schedule.accesses)) if schedule.moves(k)]
     read = [k for k in read if not schedule.is_of_all_rows(k)]
     sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in read]

@@ -1,5 +1,5 @@
-"""Thread mappings of rows that one block of a multiprocessor has no room for: two smaller blocks of
-each, and thread block clusters, whose blocks reach each other's shared memory.
+"""Thread mappings of rows that one block has no room for: two smaller blocks per multiprocessor,
+and thread block clusters, whose blocks reach each other's shared memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS, Thread
 def in_two_blocks(
     mapping: ThreadMapping, vectors: int, rows: int, device: DeviceInfo
 ) -> ThreadMapping | None:
-    """The mapping in blocks of half the threads, two of which a multiprocessor holds; None where it
-    holds two anyway, or has a row or none to work on.
+    """Return the mapping with blocks of half the threads, two per multiprocessor; None where it
+    holds two anyway, or has at most one row to work on.
     """
     if mapping.threads_per_row <= MAX_THREADS // 2 or rows <= device.sm_count:
         return None
@@ -25,7 +25,7 @@ def in_two_blocks(
 def in_cluster(
     mapping: ThreadMapping, vectors: int, rows: int, cluster: int, blocks_per_sm: int
 ) -> ThreadMapping:
-    """The mapping with a row in so many blocks of a cluster, `blocks_per_sm` of them on each
+    """Return the mapping with rows shared by `cluster` blocks, `blocks_per_sm` of them on each
     multiprocessor.
     """
     threads = sharing(-(-vectors // cluster), MAX_THREADS // blocks_per_sm)
@@ -41,12 +41,12 @@ def in_cluster(
 
 
 def can_meet(mapping: ThreadMapping, cluster: int) -> bool:
-    """Whether the blocks of a cluster have rows of one group, and each some of its columns."""
+    """True if the blocks of a cluster have rows of one row group, and each some of its columns."""
     is_even = mapping.blocks % cluster == 0 and mapping.portions_of_group % cluster == 0
     return is_even and not mapping.walks_portions and mapping.threads_per_row >= WARP_SIZE
 
 
 def in_tiles(mapping: ThreadMapping, cluster: int) -> ThreadMapping:
-    """The mapping of a part of the columns with as many blocks side by side as have all of them."""
+    """Return the mapping with `cluster` neighbouring blocks that have all columns between them."""
     blocks = mapping.blocks * cluster
     return replace(mapping, blocks=blocks, column_tiles=cluster, cluster=cluster)

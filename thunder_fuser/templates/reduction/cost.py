@@ -1,6 +1,5 @@
-"""Cost of a reduction schedule, by which candidates are compared: before they are lowered, which
-is when the template's estimate knows what they take. `tests/segment/test_ranking.py` holds their
-order to it.
+"""Cost of a reduction schedule, by which candidates are ranked before they are lowered, which the
+template's estimate needs. `tests/segment/test_ranking.py` compares both orders.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowRed
 from thunder_fuser.templates.reduction.thread_mapping import takes_small_blocks
 
 _JUMP = 128
-"""Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
+"""Fewest bytes that an access costs where a core jumps from row to row: nothing is prefetched."""
 
 _OUTER_SHARE = 0.7
-"""Of the bandwidth that blocks reach whose threads share rows that lie side by side: all of them
-fold at once, and few loads of each are under way (the time model's .55 to .8).
+"""Share of the bandwidth in outer reductions with several threads per row: all threads reduce at
+once, and few loads of each are in flight (the time model's .55 to .8).
 """
 
 _BY_LANE = 2
-"""How much longer uncoalesced loads take, lane by lane (the time model's 1.3 to 4)."""
+"""Factor of uncoalesced loads, lane by lane (the time model's 1.3 to 4)."""
 _DEPENDENT = 1.15
-"""How much longer Welford's moments take, which wait for each other with each vector: a pass that
-they save pays for that where it would read what is not kept.
+"""Factor of Welford's moments, where each vector depends on the one before: a pass that they save
+pays for that where it would re-read a row that is not cached.
 """
 _AHEAD = 1.5
-"""Of the threads that a multiprocessor needs otherwise, where these have the next row under way."""
+"""Factor over the share of threads, of those with the next row prefetched."""
 _IDLE = 1.25
-"""Of the time model's 1.2 to 2.5."""
+"""Factor of blocks that issue no loads while they reduce (the time model's 1.2 to 2.5)."""
 
 
 def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
-    """Estimated time: bytes that accesses move over the bandwidth that the threads can use, or what
-    one thread waits for its loads of one row, if that takes longer.
+    """Estimate the time: bytes moved over the bandwidth that the threads can use, or the latency of
+    one thread's loads of a row, if that is longer.
     """
     moved = _vectors(schedule) * sum(_bytes_per_vector(schedule, device))
     moved += 2 * schedule.workspace_bytes
@@ -54,13 +53,13 @@ def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
 
 
 def _has_moments(fold: RowReduction) -> bool:
-    """Whether a reduction carries more than a number and what it is relative to."""
+    """True if an accumulator has more than a scalar and what it is relative to."""
     return reductions.lookup(fold.op).accumulator.words > 2
 
 
 def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
-    """Of a thread for its part of a row, where steps are so many that a compiler leaves them in a
-    loop: loads of some of them are under way together. A host's core asks for the next by itself.
+    """Return the latency of a thread's part of a row, where steps are so many that a compiler
+    leaves them in a loop: loads of some are in flight together. A host's core prefetches by itself.
     """
     if device.threads_are_serial or schedule.steps <= WRITTEN_OUT:
         return 0.0
@@ -69,8 +68,8 @@ def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
 
 
 def _keeps_in_vain(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
-    """Whether long rows are kept between passes and not written: a block asks for nothing while it
-    folds what it keeps, and a multiprocessor has few such blocks. One pass has smaller ones.
+    """True if long rows are cached between passes and not written: a block issues no loads while it
+    reduces its row cache, and a multiprocessor has few such blocks. One pass has smaller ones.
     """
     vectors = schedule.lanes.vectors
     if schedule.lane_axis == "rows" or schedule.element_stores or schedule.stages < 2:
@@ -86,7 +85,7 @@ def _bytes_per_vector(schedule: ReductionSchedule, device: DeviceInfo) -> Iterat
     lanes = schedule.lanes
     least = _JUMP if device.threads_are_serial and schedule.lane_axis == "rows" else 0
     for address, dtype, times in _accesses(schedule, device):
-        # Lanes that lie apart move a sector each.
+        # Lanes that are not contiguous move a sector each.
         each = dtype.itemsize if lanes.are_neighbours(address) else device.sector_bytes
         yield times * max(lanes.vector * each, least)
 
@@ -94,8 +93,8 @@ def _bytes_per_vector(schedule: ReductionSchedule, device: DeviceInfo) -> Iterat
 def _accesses(
     schedule: ReductionSchedule, device: DeviceInfo
 ) -> Iterator[tuple[Form, DataType, int]]:
-    """Addresses that differ from vector to vector, the types of what is there, and how often it is
-    read or written.
+    """Yield addresses that differ from vector to vector, their dtypes, and how often they are read
+    or written.
     """
     found = [
         (a.loads[0].address, a.loads[0].dtype, _reads(schedule, k, device))
@@ -108,15 +107,15 @@ def _accesses(
 
 
 def _moves(address: Form, lanes: Lanes) -> bool:
-    """Whether vectors of a row read different elements: one a row counts for nothing."""
+    """True if vectors of a row read different elements; one element a row is not counted."""
     whole = lanes(address)
     return whole.depends_on(lanes.u) or whole.depends_on(lanes.v) or lanes.diverges([address])
 
 
 def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
-    """How often memory gives an access; what is read again is in the cache of a host's core. Loads
-    of one lane after the other pass through the nearest cache so often that they take as long, if
-    all multiprocessors have something to load.
+    """Return how often an access is read from memory; on a host re-reads hit the cache. Loads lane
+    by lane pass through the nearest cache so often that they take as long, if all multiprocessors
+    have something to load.
     """
     if device.threads_are_serial:
         return 1
@@ -127,13 +126,13 @@ def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
 
 
 def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
-    """The share of the device that the kernel keeps busy; a host core is busy with one block."""
+    """Return the share of the device that the kernel keeps busy: on a host, by its blocks."""
     if device.threads_are_serial:
         # As many as there could be: results must not depend on how many there are.
         return min(1.0, schedule.blocks / HOST_PARTS)
     share = device.share(schedule.blocks * schedule.block_threads)
     if schedule.prefetched:
-        # Fewer threads do, which have much on its way; but they compute, too.
+        # Fewer threads suffice with more bytes in flight; but they compute, too.
         ahead = bytes_under_way(schedule) / device.bytes_in_flight_per_sm
         most = min(ahead, schedule.blocks / device.sm_count, _AHEAD * share)
         share = max(share, min(1.0, most))
@@ -144,7 +143,7 @@ def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
 
 
 def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
-    """Whether it takes longer than moving each byte once: what fewer stages may repair."""
+    """True if it takes longer than moving each byte once, which fewer stages may repair."""
     each = sum(dtype.itemsize for _, dtype, _ in _accesses(schedule, device))
     least = _vectors(schedule) * schedule.lanes.vector * each / device.bandwidth
     return schedule.stages > 1 and seconds(schedule, device) > least

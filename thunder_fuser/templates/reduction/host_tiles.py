@@ -1,22 +1,22 @@
-"""Tiles of a host: how many blocks share the columns of totals, and the rows of each tile."""
+"""Tiles of a host: blocks that share columns of grid reductions, and partial results of a tile."""
 
 from __future__ import annotations
 
 HOST_PARTS = 16
-"""Parts of a total on the host. Not the number of cores: results must not depend on it."""
+"""Partial results on the host. Not the number of cores: results must not depend on it."""
 _HOST_TILE, _NARROWEST_TILE = 256, 64
-"""Vectors of columns whose totals stay in a core's nearest cache; and those of them that lie in one
-row as far as a core's prefetcher follows.
+"""Most vectors of columns whose accumulators stay in a core's nearest cache; and fewest that lie in
+one row as far as a core's prefetcher follows.
 """
 _HOST_ROWS, _FEWEST_HOST_ROWS, _FEWEST_ROWS_APART = 64, 16, 4
-"""Of a part, which is written and read again; of each of two; and of as many as there may be cores,
-where columns are too few for these.
+"""Fewest rows of a partial result, which is written and read again; of each of two; and of as many
+as there may be cores, where columns are too few for these.
 """
 
 
 def host_tiles(vectors: int, rows: int) -> tuple[int, int]:
-    """(column tiles, parts of each) of a host: few parts of few rows, and as many tiles more; as
-    many blocks as there may be cores, if rows are enough for that.
+    """Return (column tiles, partial results of each) of a host: few partial results of few rows,
+    and as many tiles more; as many blocks as there may be cores, if rows are enough for that.
     """
     fewest = -(-vectors // _HOST_TILE)
     most = max(fewest, vectors // _NARROWEST_TILE)

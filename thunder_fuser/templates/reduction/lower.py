@@ -1,8 +1,8 @@
 """Lowering of a reduction kernel: prologue loads, a loop over the columns for each stage, epilogue
 stores.
 
-Names beyond those of `lower_values`: a<n> are the accumulators of a fold, p<n> those of a part of
-the row, e<n> the elements of a vector that one accumulator takes.
+Names beyond those of `lower_values`: a<n> are the accumulators of a reduction, p<n> those of a part
+of the row, e<n> the elements of a vector that one accumulator takes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from thunder_fuser.templates.template import Lowered, Template
 
 
 def fits_int32(schedule: ReductionSchedule) -> bool:
-    """Every index that the kernel can mention, and all steps towards it, fit into an Int32."""
+    """True if every index of the kernel, and all steps towards it, fit into an Int32."""
     mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
     mentioned += [
         schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)
@@ -71,7 +71,7 @@ class ReductionLowering(RowLowering):
             own = (less(Var("u"), self.lanes.vectors),)
             found += body if exact else [ir.If(own, tuple(body))]
         else:
-            # Threads that share a row synchronise: those without a row of their own work in vain.
+            # Threads that share a row synchronise: those without a row of their own compute, too.
             found += [*self._loops.owned_rows(), *body]
         if schedule.grid_reductions:
             found.append(ir.GridBarrier(schedule.blocks))
@@ -83,10 +83,10 @@ class ReductionLowering(RowLowering):
         return found
 
     def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        """Everything that is done with one row."""
+        """Lower all passes over one row."""
         schedule = self.schedule
         body = [*self._declare_cached_values(), *self._row_by_async_copies()]
-        # A row's loads are issued before anything else, unless they wait for a position.
+        # A row's loads are issued first, unless they depend on a position.
         if self._register_loads_wait:
             body += self._row_section(None, row)
         body += self._register_loads(row)
@@ -101,7 +101,7 @@ class ReductionLowering(RowLowering):
         return [*body, *self._stores(row)]
 
     def _columns_of_row(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        """What is done with one vector of columns of one row, where all of it goes into totals."""
+        """Lower one vector of columns of one row, where all of it goes into grid reductions."""
         return [
             *self._of_next_block(row),
             *self._row_section(None, row),
@@ -109,9 +109,9 @@ class ReductionLowering(RowLowering):
         ]
 
     def _of_next_block(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        """Prefetches of what the next block of rows has at these columns. Rows lie apart, so that a
-        core's own prefetcher does not follow; beyond the last nothing is read. Where rows lie that
-        data choose is known when these are read.
+        """Prefetch these columns of the next block of rows. Rows are far apart, so that a core's
+        own prefetcher does not follow; nothing is read beyond the last. Gathered rows are not
+        prefetched: their addresses are known only when they are read.
         """
         found: list[ir.Stmt] = []
         indices = row.child()
@@ -129,7 +129,7 @@ class ReductionLowering(RowLowering):
 
     @property
     def _others_began(self) -> list[ir.Stmt]:
-        """What comes before anything is left in other blocks' shared memory."""
+        """Wait for the cluster before the first write to other blocks' shared memory."""
         mapping = self.schedule.mapping
         return [ir.ClusterWait(mapping.cluster)] if mapping.shares_rows else []
 
@@ -138,7 +138,7 @@ class ReductionLowering(RowLowering):
     def _reductions(
         self, folds: Sequence[RowReduction | GridReduction], stores: Sequence[Store]
     ) -> ir.Comment:
-        """The head of a pass."""
+        """Return the comment at the head of a pass."""
         named = [f"{n}: {f.op}" for n, f in enumerate(self.schedule.reductions) if f in folds]
         named += [self._target(s).name for s in stores]
         tensors = [f.tensor for f in folds] + [s.tensor for s in stores]
@@ -147,7 +147,7 @@ class ReductionLowering(RowLowering):
     def _stage(
         self, folds: Sequence[RowReduction | GridReduction], row: IndexArithmetic
     ) -> list[ir.Stmt]:
-        """One pass over the columns that leaves the values of `folds`."""
+        """Lower one pass over the columns that computes the results of `folds`."""
         rounds = {fold for fold in folds if not reductions.lookup(fold.op).selects}
         in_parts = self.schedule.is_folded_in_parts and bool(rounds)
         roots = [v for f in folds for v in f.roots]
@@ -205,8 +205,9 @@ class ReductionLowering(RowLowering):
         body: Sequence[ir.Stmt],
         row: IndexArithmetic,
     ) -> list[ir.Stmt]:
-        """Accumulators that take all lanes of a vector when `body` has gathered them in arrays,
-        where the identity stands for lanes that do not exist, or the first that do are counted.
+        """Add accumulators that take all lanes of a vector, after `body` has gathered them in
+        arrays; lanes that do not exist are the identity, or only the first ones, which exist, are
+        counted.
         """
         lanes = self.lanes.vector
         arrays: list[ir.Stmt] = []
@@ -252,7 +253,7 @@ class ReductionLowering(RowLowering):
         return found + self._row_stores(row)
 
     def _left_by_columns(self, wide: Sequence[Store], sums: Sequence[int]) -> ir.Comment:
-        """The head of the last pass."""
+        """Return the comment at the head of the last pass."""
         totals = [self.schedule.grid_reductions[n] for n in sums]
         named = [self._target(s).name for s in wide]
         named += [f"{t.op} over rows" for t in totals]
@@ -260,7 +261,7 @@ class ReductionLowering(RowLowering):
         return self._frame.section(f"epilogue: {', '.join(named)}", *tensors)
 
     def _row_stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        """Stores of one value a row, where lanes are columns: one thread does them."""
+        """Lower stores of one value a row, where lanes are columns: one thread does them."""
         found: list[ir.Stmt] = []
         for store in self.schedule.row_stores:
             value = self._stored(store, self._copy)
@@ -280,7 +281,7 @@ class ReductionLowering(RowLowering):
         return "q" if self.schedule.is_summed_in_parts else "s"
 
     def _added(self, n: int, each: bool = False) -> ir.Stmt:
-        """The statement that adds the value at this point to a total's accumulator, or to `each` of
+        """Add the value at this point to an accumulator of a grid reduction, or to `each` of
         several vectors'.
         """
         total, lanes = self.schedule.grid_reductions[n], self.lanes.vector
@@ -294,7 +295,7 @@ class ReductionLowering(RowLowering):
         return lowered.put(place, total, lanes, one_more)
 
     def _summed_lanes(self, sums: Sequence[int]) -> list[ir.Stmt]:
-        """The lane's values into totals of its column."""
+        """Add the lane's values to accumulators of its column."""
         each = not self.schedule.takes_rows_in_blocks
         found = [self._added(n, each) for n in sums]
         own = self._loops.own_row
@@ -303,8 +304,8 @@ class ReductionLowering(RowLowering):
     def _vector_stores(
         self, stores: Sequence[Store], row: IndexArithmetic, sums: Sequence[int] = ()
     ) -> list[ir.Stmt]:
-        """What one vector of columns (or of rows, with lanes of rows) leaves in memory and in the
-        totals with the numbers `sums`.
+        """Lower the stores of one vector of columns (or of rows, with lanes of rows), and its terms
+        of the grid reductions with the numbers `sums`.
         """
         roots = [v for n in sums for v in self.schedule.grid_reductions[n].roots]
         return self._with_stores(stores, roots, self._summed_lanes(sums), row)
@@ -316,7 +317,7 @@ class ReductionLowering(RowLowering):
         lane: Sequence[ir.Stmt],
         row: IndexArithmetic,
     ) -> list[ir.Stmt]:
-        """What one vector does for some values, lane by lane, and what it stores."""
+        """Lower the computation of one vector for some values, lane by lane, and its stores."""
         arrays: list[ir.Stmt] = []
         stored: list[ir.Stmt] = []
         for n, store in enumerate(stores):
@@ -331,7 +332,7 @@ class ReductionLowering(RowLowering):
         return [*arrays, *body, *ends]
 
     def _guarded_store(self, n: int, store: Store, indices: IndexArithmetic) -> list[ir.Stmt]:
-        """The lanes of one vector that exist: all together, or one by one."""
+        """Store the lanes of one vector that exist: all together, or one by one."""
         if not self.schedule.inside:
             return self._store(n, store, indices)
         target = Var(self._target(store).name)
@@ -350,12 +351,12 @@ class ReductionLowering(RowLowering):
         return [*before, ir.If((tests,), tuple(self._store(n, store, whole)), (by_lane,))]
 
     def _at_ends(self, condition: Condition) -> tuple[Condition, Condition]:
-        """A condition of the first and of the last lane, of which those between are."""
+        """Return a condition at the first and at the last lane, which imply it in between."""
         each = self.lanes.at(self.lanes(condition))
         return each[0], each[-1]
 
     def _inside(self, indices: IndexArithmetic) -> ir.Expr:
-        """Whether the lane is a point that exists."""
+        """Return the predicate that the lane is a point that exists."""
         return self._disjunction((tuple(map(self.lanes, self.schedule.inside)),), indices)
 
 
@@ -372,7 +373,7 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
 
 
 def _scratch(schedule: ReductionSchedule) -> Iterator[ir.Parameter]:
-    """What blocks leave for each other."""
+    """Yield the workspace of partial results."""
     if schedule.grid_reductions:
         parts = ir.Scratch(schedule.workspace_bytes)
         yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)

@@ -1,9 +1,8 @@
-"""Lowering of one row reduction: its accumulators, and the warp or block reduction that makes one
-value of the row of them.
+"""Lowering of one row reduction: its accumulators, and the warp or block reduction that combines
+them to one value of the row.
 
-a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, m<n> is
-what they are for the whole block, f<n> the value that results. g is the row's number within the
-block.
+a<n> are the accumulators of the n-th reduction, one a lane, p<n> those of a part of the row, m<n>
+their combination over the block, f<n> the result. g is the row's number within the block.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SMEM, G, T, TILE, TURN = (ir.Var(name) for name in ("smem", "g", "t", "tile", "t
 
 
 def reducer(fold: Accumulation) -> ir.Reducer:
-    """What folds, as kernel IR knows it: a type, too, of what it carries along."""
+    """Return the kernel IR reducer of a reduction, which is also the type of its accumulator."""
     position = None if fold.position is None else fold.position.dtype
     is_fp32 = fold.accumulate is DataType.Float
     brief = fold.op == "sum_exp" and is_fp32 and _has_few_digits(fold.value)
@@ -33,7 +32,7 @@ def reducer(fold: Accumulation) -> ir.Reducer:
 
 
 def _has_few_digits(value: Value) -> bool:
-    """Whether a value is one of 16 bits or less, in whatever register."""
+    """True if a value has 16 bits or less, in a register of any type."""
     while isinstance(value, Compute) and value.op == "cast":
         (value,) = value.operands
         if value.dtype.is_reduced_precision:
@@ -42,74 +41,74 @@ def _has_few_digits(value: Value) -> bool:
 
 
 def lanes_type(fold: Accumulation, lanes: int) -> ir.Type:
-    """The type of what holds so many structs, or else of one of so many numbers."""
+    """Return the type of a struct of `lanes` accumulators, or of one scalar accumulator."""
     one = reducer(fold)
     return ir.ReducerLanes(one, lanes) if fold.is_struct and lanes > 1 else one
 
 
 def declared(name: str, fold: Accumulation, lanes: int, *steps: int) -> ir.Registers:
-    """Accumulators of so many lanes."""
+    """Declare accumulators of `lanes` lanes."""
     sizes = steps if fold.is_struct else (*steps, lanes)
     return ir.Registers(name, lanes_type(fold, lanes), sizes)
 
 
 def get(place: ir.Expr, fold: Accumulation, lanes: int, v: ir.Expr = V) -> ir.Expr:
-    """The accumulator of a lane."""
+    """Return the accumulator of a lane."""
     if not fold.is_struct:
         return ir.Element(place, v)
     return place if lanes == 1 else ir.Lane(place, v)
 
 
 def put(place: ir.Expr, fold: Accumulation, lanes: int, value: ir.Expr, v: ir.Expr = V) -> ir.Stmt:
-    """The statement that changes it."""
+    """Assign the accumulator of a lane."""
     if fold.is_struct and lanes > 1:
         return ir.SetLane(place, v, value)
     return ir.Assign(get(place, fold, lanes, v), value)
 
 
 def for_lanes(statement: ir.Stmt, fold: Accumulation, lanes: int, kind: LoopKind) -> ir.Stmt:
-    """A statement on the accumulators of all lanes."""
+    """Loop a statement over the accumulators of all lanes."""
     if fold.is_struct and lanes == 1:
         return statement
     return lane_loop(lanes, (statement,), kind)
 
 
 def started(place: ir.Expr, fold: Accumulation, lanes: int, *, is_zero: bool = False) -> ir.Stmt:
-    """The statement after which accumulators have seen nothing."""
+    """Initialise accumulators to the identity."""
     nothing = put(place, fold, lanes, ir.InitAccumulator(reducer(fold), is_zero))
     return for_lanes(nothing, fold, lanes, LoopKind.UNROLLED)
 
 
 def accumulators(name: str, fold: Accumulation, lanes: int, *, is_zero: bool) -> list[ir.Stmt]:
-    """As folding starts."""
+    """Declare accumulators and initialise them."""
     return [declared(name, fold, lanes), started(ir.Var(name), fold, lanes, is_zero=is_zero)]
 
 
 def with_element(value: ir.Expr, fold: Accumulation, name: values.Name) -> ir.Expr:
-    """An accumulator that has seen what `value` has, and the present element."""
+    """Return an accumulator with the present element added to it."""
     element = values.operand(fold.value, fold.accumulate, name)
     position = None if fold.position is None else name(fold.position)
     return ir.Accumulate(reducer(fold), value, element, position)
 
 
 def takes_vectors(fold: Accumulation, lanes: int) -> bool:
-    """Whether one accumulator takes the elements of all lanes at once."""
+    """True if one accumulator takes the elements of all lanes at once."""
     return lanes == 1 and bool(reductions.lookup(fold.op).accumulator.vector)
 
 
 def pads(fold: Accumulation) -> bool:
-    """Whether the identity can stand for an element that is not there."""
+    """True if the identity can stand for an element that does not exist."""
     return reductions.lookup(fold.op).accumulator.pads
 
 
 def identity(fold: Accumulation) -> ir.Expr:
-    """What folding starts from, as an element."""
+    """Return the identity of a reduction, as an element."""
     start = reductions.lookup(fold.op).identity(fold.accumulate)
     return ir.AsElement(reducer(fold), ir.Literal(start, fold.accumulate))
 
 
 def element(fold: Accumulation, name: values.Name) -> ir.Expr:
-    """The present element in the type that folds it."""
+    """Return the present element in the type of the reduction."""
     return ir.AsElement(reducer(fold), values.operand(fold.value, fold.accumulate, name))
 
 
@@ -120,13 +119,15 @@ def combination(fold: Accumulation, first: ir.Expr, second: ir.Expr) -> ir.Expr:
 def joined(
     place: ir.Expr, part: ir.Expr, fold: Accumulation, lanes: int, kind: LoopKind
 ) -> ir.Stmt:
-    """The statement that adds the accumulators of a part."""
+    """Combine accumulators with those of a part."""
     both = combination(fold, get(place, fold, lanes), get(part, fold, lanes))
     return for_lanes(put(place, fold, lanes, both), fold, lanes, kind)
 
 
 def combined(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
-    """The lanes' accumulators of the n-th fold as one value of the row, in a fixed order."""
+    """Combine the lanes' accumulators of the n-th reduction to a value of the row, in a fixed
+    order.
+    """
     fold = schedule.row_reductions[n]
     vector = schedule.lanes.vector
     dtype = values.register_dtype(fold.tensor.dtype)
@@ -141,8 +142,8 @@ def combined(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
 
 
 def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list[ir.Stmt]:
-    """The same of all folds of a stage: where several warps have a row, they exchange what they
-    have folded side by side.
+    """Combine the accumulators of all reductions of a stage: where several warps share a row, they
+    exchange partial results of all of these at once.
     """
     exchanged = schedule.lane_axis == "columns" and schedule.threads > WARP_SIZE
     if len(folds) < 2 or not exchanged:
@@ -161,18 +162,18 @@ def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list
 
 
 def _outer_block_reduce(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
-    """Threads that share rows which lie side by side give each other what they have folded."""
+    """Block reduction of an outer reduction with several threads per row."""
     if not schedule.is_outer_shared:
         return []
     threads, rows = schedule.block_threads, schedule.rows_per_block
-    # One warp has nobody to leave values for.
+    # One warp exchanges nothing through shared memory.
     slots = ir.add(SMEM, ir.Int(slot_offset(schedule, n))) if threads > WARP_SIZE else None
     one = reducer(schedule.row_reductions[n])
     return [ir.OuterBlockReduce(one, threads, rows, schedule.lanes.vector, f"a{n}", slots)]
 
 
 def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr]:
-    """Statements, and then the accumulators of all lanes of all threads of a row as one value."""
+    """Return statements, and the combined accumulators of all lanes of all threads of a row."""
     fold = schedule.reductions[n]
     lanes, threads = schedule.lanes_of(fold), schedule.threads
     place = ir.Var(f"a{n}")
@@ -193,7 +194,7 @@ def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr
 
 
 def _slots(schedule: ReductionSchedule) -> ir.Expr:
-    """Where the warps of a row exchange what they have folded."""
+    """Return the shared memory in which the warps of a row exchange partial results."""
     place: ir.Expr = SMEM
     row, turns = row_slot_bytes(schedule), takes_turns(schedule)
     if schedule.rows_per_block > 1:
@@ -202,13 +203,13 @@ def _slots(schedule: ReductionSchedule) -> ir.Expr:
 
 
 def is_first_thread(schedule: ReductionSchedule) -> tuple[ir.Expr, ...]:
-    """What holds for one of the threads that share a row, where several do."""
+    """Return the predicate of one of the threads that share a row, if several do."""
     first = (ir.equal(T, 0),) if schedule.threads > 1 else ()
     return (*first, ir.equal(TILE, 0)) if schedule.mapping.shares_rows else first
 
 
 def finished(accumulator: ir.Expr, fold: Accumulation) -> ir.Expr:
-    """An accumulated value as the reduction's result, in its register type."""
+    """Return the result of a reduction from its accumulator, in its register type."""
     dtype = fold.tensor.dtype
     found = reductions.lookup(fold.op).folded_dtype(fold.accumulate)
     result = ir.FinalizeAccumulator(reducer(fold), accumulator)

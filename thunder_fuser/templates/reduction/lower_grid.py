@@ -1,9 +1,9 @@
 """Lowering of grid reductions: column accumulators of a block, and the epilogue that combines the
-parts of all blocks (lower_parts.py) after the grid barrier.
+partial results of all blocks (lower_parts.py) after the grid barrier.
 
-s<n> are the accumulators of the n-th total: one for each vector and lane of a thread where it has
-a result at each column, else one. q<n> are those of a part of the rows, b<n> those of one vector
-while they are in registers. Parts lie in the workspace W<n> as [parts, points].
+s<n> are the accumulators of the n-th grid reduction: one for each vector and lane of a thread where
+it has a result at each column, else one. q<n> are those of a part of the rows, b<n> those of one
+vector while they are in registers. Partial results are [parts, points] in the workspace W<n>.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from thunder_fuser.templates.reduction.schedule import (
 from thunder_fuser.templates.reduction.shared_memory import parts_offset
 
 WORKSPACE = "workspace"
-"""The parameter of kernels that have totals: memory for the parts."""
+"""Kernel parameter of the memory for partial results of grid reductions."""
 _C, _AT, _FIRST = ir.Var("c"), ir.Var("at"), ir.Var("first")
 _INT = DataType.Int32
 _PARTS_AHEAD = 8
-"""Parts of one point that a thread has under way at a time (reduce.cuh)."""
+"""Partial results of one point that a thread has in flight at a time (reduce.cuh)."""
 
 
 def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> list[ir.Stmt]:
-    """The accumulators of some totals, with the values that folding starts from."""
+    """Declare the accumulators of some grid reductions and initialise them."""
     found: list[ir.Stmt] = []
     lanes = schedule.lanes.vector
     for n in totals:
@@ -59,7 +59,7 @@ def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> l
 
 
 def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int) -> ir.Stmt:
-    """Accumulators of columns: registers, or the part of the workspace that they become."""
+    """Declare column accumulators: registers, or the part of the workspace that they become."""
     lanes, mapping = schedule.lanes.vector, schedule.mapping
     if not mapping.is_alone:
         return lowered.declared(f"{name}{n}", total, lanes, schedule.steps)
@@ -74,7 +74,7 @@ def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int)
 
 
 def _place_of_column(schedule: ReductionSchedule, column: ir.Expr) -> ir.Expr:
-    """Where a column's accumulator lies among those of all columns."""
+    """Return the index of a column's accumulator among those of all columns."""
     if not schedule.paired:
         return column
     lanes = schedule.lanes.vector
@@ -85,7 +85,7 @@ def _place_of_column(schedule: ReductionSchedule, column: ir.Expr) -> ir.Expr:
 
 
 def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
-    """What a part of the rows has come to, added to what there was."""
+    """Combine the accumulators of a part of the rows with those of the rows before it."""
     found: list[ir.Stmt] = []
     lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.grid_reductions):
@@ -100,8 +100,8 @@ def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
 
 
 def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
-    """Accumulators of the k-th vector of columns, in registers. Those of one number begin anew, so
-    that no chain of roundings is longer than a block of rows; structs go on.
+    """Bring accumulators of the k-th vector of columns into registers. Scalars begin anew, so that
+    no chain of roundings is longer than a block of rows; structs go on.
     """
     lanes = schedule.lanes.vector
     found: list[ir.Stmt] = []
@@ -116,6 +116,7 @@ def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
 
 
 def put_back(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
+    """Write accumulators of the k-th vector of columns back."""
     lanes = schedule.lanes.vector
     found: list[ir.Stmt] = []
     for n, total in enumerate(schedule.grid_reductions):
@@ -129,12 +130,13 @@ def put_back(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
 
 
 def _move(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir.Stmt:
+    """Copy accumulators of a vector from one place to another."""
     value = lowered.get(place, total, lanes)
     return lowered.for_lanes(lowered.put(to, total, lanes, value), total, lanes, LoopKind.VECTOR)
 
 
 def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
-    """Pointers to the parts of each total."""
+    """Declare pointers to the partial results of each grid reduction."""
     found: list[ir.Stmt] = []
     for n, total in enumerate(schedule.grid_reductions):
         type_: ir.Type = lowered.reducer(total)
@@ -146,14 +148,14 @@ def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
 
 
 def epilogue_fits_int32(epilogue: GridEpilogue) -> bool:
-    """Every index that the epilogue can mention fits into an Int32."""
+    """True if every index of the epilogue fits into an Int32."""
     mentioned = [epilogue.lanes(f) for node in epilogue.graph for f in forms(node)]
     mentioned += [epilogue.lanes(s.address) for s in epilogue.stores]
     return all(fits(form) for form in mentioned)
 
 
 class EpilogueLowering(LaneLowering):
-    """Lowers what one thread does at one point, when the parts of all blocks are there."""
+    """Lowers the epilogue at one point of one thread, after the grid barrier."""
 
     def __init__(
         self,
@@ -168,8 +170,8 @@ class EpilogueLowering(LaneLowering):
         self._totals = {t.tensor: n for n, t in enumerate(schedule.grid_reductions)}
 
     def body(self, before: int) -> list[ir.Stmt]:
-        """A tile of points for each block, until all have been done. The first block that works is
-        that behind so many tiles of other epilogues.
+        """Loop over tiles of points, a block each. The first block that works is the one after
+        `before` tiles of other epilogues.
         """
         head = self._section("epilogue of grid reductions", self.epilogue.stores)
         blocks = self.schedule.blocks
@@ -181,7 +183,7 @@ class EpilogueLowering(LaneLowering):
 
     @property
     def tiles(self) -> int:
-        """How many tiles of points there are."""
+        """Number of tiles of points."""
         return self._tiles(self._width)
 
     def _tiles(self, width: int) -> int:
@@ -219,8 +221,9 @@ class EpilogueLowering(LaneLowering):
 
     @property
     def _width(self) -> int:
-        """Points of a tile: as few as make whole cache lines, so that many threads share the parts
-        of one; more where parts are few and blocks would have more than a tile each.
+        """Points of a tile: as few as make whole cache lines, so that many threads share the
+        partial results of one; more where these are few and blocks would have more than a tile
+        each.
         """
         threads, blocks = self.schedule.block_threads, self.schedule.blocks
         most = max(self._parts_of_point(total) for total, _ in self._wanted())
@@ -234,7 +237,7 @@ class EpilogueLowering(LaneLowering):
         return width
 
     def _parts_of_point(self, total: GridReduction) -> int:
-        """How many parts of a total become the one at a point."""
+        """Return how many partial results are combined at a point."""
         return self.schedule.mapping.parts_of_group if total.at == "group" else total.parts
 
     def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
@@ -242,9 +245,7 @@ class EpilogueLowering(LaneLowering):
         return [(t, n) for n, t in enumerate(self.schedule.grid_reductions) if t.tensor in read]
 
     def _summed(self) -> list[ir.Stmt]:
-        """What the parts of each total come to: of several, which have the same points, side by
-        side.
-        """
+        """Combine the partial results of each grid reduction; at the same points, at once."""
         sums: list[ir.Let] = []
         results: list[ir.Stmt] = []
         wanted = self._wanted()
@@ -265,7 +266,7 @@ class EpilogueLowering(LaneLowering):
         point: ir.Expr = _C
         count = self._parts_of_point(total)
         if total.at == "group":
-            # The parts of a group lie side by side; its points are the columns.
+            # Partial results of a row group are contiguous; its points are the columns.
             columns = ir.Int(schedule.columns)
             group = ir.IntCast(ir.Binary("/", _C, columns), DataType.Int)
             parts = add(parts, vectors_of_part(schedule, total, times(group, ir.Int(count))))

@@ -1,8 +1,7 @@
-"""Lowering of the loops of a reduction kernel: which rows and columns a thread works on, one after
-the other.
+"""Lowering of the loops of a reduction kernel: the rows and columns that a thread works on in turn.
 
 Names: r is the row, t the thread's number within the row, g the row's number within the block, u
-the vector's number, k its number within the thread, part what a block leaves of totals.
+the vector's number, k its number within the thread, part the number of a block's partial results.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ _AT, _BEGIN, _BLOCK, _BOUND = (Var(name) for name in ("at", "begin", "block", "b
 _END, _FIRST, _FROM, _OWN = (Var(name) for name in ("end", "first", "from", "own"))
 _R, _STOP, _TO = (Var(name) for name in ("r", "stop", "to"))
 FOLLOWING = Var("following")
-"""The first row of a thread in its block's next portion; -1 where there is none."""
+"""First row of a thread in its block's next portion; -1 where there is none."""
 _INT = DataType.Int32
 Unrolling = tuple[LoopKind, int | None]
-"""Kind of a loop, and for a serial one how many iterations are written out together."""
+"""Kind of a loop, and for a serial one its unroll factor."""
 _SERIAL: Unrolling = (LoopKind.SERIAL, None)
 _UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
 _FEW_STEPS = 2
-"""Of a pass whose sums begin with its first element: with four, ptxas spills 56 bytes for 16,384
-columns on sm_80.
+"""Most steps of a pass whose accumulators begin with the first element: with four, ptxas spills 56
+bytes for 16,384 columns on sm_80.
 """
 _COPIES_AT_ONCE = 8
-"""Asynchronous copies that are written out where there are too many for all of them."""
+"""Unroll factor of asynchronous copies that are too many to unroll fully."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepsAhead:
-    """Loads of several steps that come before what the steps do: arrays, and what one of the steps
-    loads.
+    """Loads of several steps that are issued before the steps: register arrays, and the loads of
+    one step.
     """
 
     arrays: Sequence[ir.Stmt] = ()
@@ -54,7 +53,7 @@ NOTHING_AHEAD = StepsAhead()
 
 
 class ReductionLoops:
-    """Makes loops around statements that it is given."""
+    """Wraps statements in the loops over rows and columns."""
 
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         self._schedule = schedule
@@ -63,7 +62,7 @@ class ReductionLoops:
         self._index = frame.index
 
     def _let(self, name: str, value: ir.Expr) -> ir.Let:
-        """An index."""
+        """Declare an index."""
         return ir.Let(name, self._index, value)
 
     def _cast(self, value: ir.Expr) -> ir.IntCast:
@@ -78,9 +77,9 @@ class ReductionLoops:
         first_row: Sequence[ir.Stmt],
         once: Sequence[ir.Stmt],
     ) -> list[ir.Stmt]:
-        """Rows one after the other, with totals kept in registers until the last. What comes before
-        them: `common`, of each portion; `first_row`, which is on its way before rows are worked on;
-        `once`, of all.
+        """Loop over rows, with accumulators of grid reductions in registers until the last. Before
+        it come `common`, for each portion; `first_row`, the prefetch of the first row; `once`, for
+        all rows.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         threads, owned = mapping.threads_per_row, mapping.rows_per_block
@@ -113,7 +112,7 @@ class ReductionLoops:
             here.append(ir.Let("zero", _INT, ir.OpaqueZero()))
         inner = (*here, *body)
         unrolling = _SERIAL if schedule.row_reductions else self._unrolled(-1)
-        # A copy of all that is done with a row makes no load earlier than it is anyway.
+        # With prefetches, unrolling the loop over rows makes no load earlier.
         unrolling = (LoopKind.SERIAL, 1) if schedule.prefetched else unrolling
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
@@ -129,19 +128,19 @@ class ReductionLoops:
         return [*found, *self._over_portions(rows)]
 
     def _turns(self) -> tuple[list[ir.Stmt], ir.Stmt]:
-        """Which of two exchange buffers a row has, 0 or 1 in turn: what comes before all rows for
-        that, and what at each of them.
+        """Select one of two exchange buffers for a row, 0 or 1 in turn: a statement before all
+        rows, and one at each row.
         """
         if self._schedule.mapping.walks_portions or self._index != _INT:
-            # From one portion to the next, too: there is no other barrier between two rows.
+            # Alternates across portions, too: there is no other barrier between two rows.
             return [ir.Let("turn", _INT, ir.Int(1), variable=True)], ir.Flip("turn")
-        # Of the row, since the next one is a stride away: that takes no register of the loop.
+        # Derived from the row, whose next one is a stride away: that takes no register of the loop.
         number = ir.UnsignedBinary("/", _FIRST, ir.Int(self._stride))
         return [], ir.Let("turn", _INT, ir.UnsignedBinary("%", number, ir.Int(2)))
 
     def _over_portions(self, rows: Sequence[ir.Stmt]) -> list[ir.Stmt]:
-        """What a block does with its portions of the rows, with accumulators before it and parts of
-        totals behind: those of a group with each portion, others with as many as accumulators take.
+        """Loop over the portions of a block, with accumulators before and partial results after it:
+        those of a row group with each portion, others with as many portions as accumulators take.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         apart = schedule.totals_of_portions
@@ -168,7 +167,7 @@ class ReductionLoops:
         return [*before, *rows, *([head, *left] if left else [])]
 
     def _tile_and_part(self) -> list[ir.Stmt]:
-        """Which columns a block has, and which part of the rows."""
+        """Declare the column tile of a block, and its part of the rows."""
         tiles = self._schedule.mapping.column_tiles
         block = ir.LaunchIndex.BLOCK
         if tiles == 1:
@@ -191,8 +190,8 @@ class ReductionLoops:
         return ir.Loop(axis, end, tuple(body), kind, begin, step, self._index, unroll)
 
     def place_of(self, row: str) -> list[ir.Stmt]:
-        """The declaration of the first row of a thread in a portion, `r`, or of its `next` one, or
-        that `after` it; behind the last that is this one again.
+        """Declare the first row of a thread in a portion, `r`, the `next` one, or the one `after`
+        it; behind the last row these are `r` again.
         """
         begin, bound = self._rows_of_portion(self._schedule.mapping.rows_per_block)
         if row == "r":
@@ -205,7 +204,7 @@ class ReductionLoops:
         return [self._let(row, ir.Select(less(later, bound), later, behind))]
 
     def place_of_first(self) -> list[ir.Stmt]:
-        """The declaration of the row that is on its way first."""
+        """Declare the row that is prefetched first."""
         if not self._schedule.has_portions_ahead:
             return self.place_of("r")
         begin, bound = self._rows_of_portion(self._schedule.mapping.rows_per_block, PART)
@@ -226,12 +225,12 @@ class ReductionLoops:
 
     @property
     def _stride(self) -> int:
-        """From one row of a thread to its next."""
+        """Distance from one row of a thread to its next."""
         mapping = self._schedule.mapping
         return mapping.portions_of_group * mapping.rows_per_block
 
     def _place_of_row(self, first: ir.Expr) -> list[ir.Stmt]:
-        """The row of a thread where its block works on some rows from `first` on."""
+        """Declare the row of a thread where its block works on rows from `first` on."""
         mapping = self._schedule.mapping
         own = add(first, G) if mapping.rows_per_block > 1 else first
         if not self._schedule.has_spare_rows:
@@ -244,11 +243,11 @@ class ReductionLoops:
         return ir.Int(self._schedule.rows - 1)
 
     def _clamped(self, name: str, own: ir.Expr, last: ir.Expr) -> list[ir.Stmt]:
-        """A thread's own row, or the last for threads beyond it."""
+        """Declare a thread's own row, clamped to the last for threads beyond it."""
         return [self._let("own", own), self._let(name, ir.Min(_OWN, last))]
 
     def over_blocks_of_rows(self, body: Sequence[ir.Stmt]) -> list[ir.Stmt]:
-        """One vector of columns after the other for some rows, its accumulators in registers."""
+        """Loop over vectors of columns, each with its accumulators in registers."""
         schedule = self._schedule
         share = schedule.mapping.rows_of_portion(schedule.rows)
         begin, bound = self._rows_of_portion(share)
@@ -287,8 +286,8 @@ class ReductionLoops:
     def _rows_of_portion(
         self, share: int, portion: ir.Expr | None = None
     ) -> tuple[ir.Expr, ir.Expr]:
-        """The first row of a portion, the one at hand, which has `share` rows at a time, and the
-        end of its group.
+        """Return the first row of a portion (default: the one at hand), of `share` rows at a time,
+        and the end of its row group.
         """
         mapping, rows = self._schedule.mapping, self._schedule.rows
         portion = lower_parts.portion(self._schedule) if portion is None else portion
@@ -308,7 +307,7 @@ class ReductionLoops:
 
     @property
     def _vector_of_step(self) -> ir.Expr:
-        """The number of the k-th vector that this thread works on."""
+        """Number of the k-th vector that this thread works on."""
         mapping = self._schedule.mapping
         step: ir.Expr = K
         if mapping.column_tiles > 1:
@@ -319,7 +318,7 @@ class ReductionLoops:
 
     @property
     def first_vector(self) -> ir.Expr:
-        """The number of the first of them."""
+        """Number of the first vector that this thread works on."""
         mapping = self._schedule.mapping
         own: ir.Expr = T if mapping.threads_per_row > 1 else ir.Int(0)
         if mapping.column_tiles == 1:
@@ -327,7 +326,7 @@ class ReductionLoops:
         return add(times(TILE, ir.Int(self._schedule.steps * mapping.threads_per_row)), own)
 
     def owned_rows(self) -> list[ir.Stmt]:
-        """The row of a thread that has one, and what it has of it."""
+        """Declare the row of a thread that has one, and its vectors of it."""
         schedule, owned = self._schedule, self._schedule.rows_per_block
         block, thread = ir.LaunchIndex.BLOCK, ir.LaunchIndex.THREAD
         own: ir.Expr = self._cast(block)
@@ -360,7 +359,7 @@ class ReductionLoops:
         return [*found, self._let("r", own)]
 
     def _outer_rows(self) -> list[ir.Stmt]:
-        """The vector of rows of a thread that shares it: neighbours have neighbouring ones."""
+        """Declare a thread's vector of rows in an outer reduction: neighbours are coalesced."""
         owned, thread = ir.Int(self._schedule.rows_per_block), ir.LaunchIndex.THREAD
         found: list[ir.Stmt] = [
             ir.Let("g", _INT, ir.UnsignedBinary("%", thread, owned)),
@@ -373,7 +372,7 @@ class ReductionLoops:
 
     @property
     def own_row(self) -> tuple[ir.Expr, ...]:
-        """What holds for threads that have a row, where some have none."""
+        """Predicate of threads that have a row, where some have none."""
         own = "u" if self._schedule.is_outer_shared else "r"
         return (equal(_OWN, Var(own)),) if self._schedule.has_spare_rows else ()
 
@@ -382,9 +381,7 @@ class ReductionLoops:
     def over_columns(
         self, body: Sequence[ir.Stmt], number: int = -1, ahead: StepsAhead = NOTHING_AHEAD
     ) -> list[ir.Stmt]:
-        """`body` for every vector of the row that this thread works on, in the pass with that
-        number.
-        """
+        """Loop `body` over this thread's vectors of the row, in the pass with that number."""
         schedule = self._schedule
         some = bool(ahead.loads) and schedule.unroll[number] < schedule.steps
         if some or not schedule.has_steps:
@@ -393,11 +390,11 @@ class ReductionLoops:
         steps = self._steps(body, self._unrolling_of_steps(number))
         if not ahead.loads:
             return [steps]
-        # In a scope of its own: two passes may load the same access ahead.
+        # A scope of its own, since two passes may load the same access ahead.
         return [ir.Scope((*ahead.arrays, self._steps(ahead.loads, _UNROLLED), steps))]
 
     def over_columns_at_once(self, copies: Sequence[ir.Stmt]) -> list[ir.Stmt]:
-        """The same of statements that need no registers for what they are about."""
+        """Loop asynchronous copies over this thread's vectors: they need no registers."""
         if not self._schedule.has_steps:
             name, begin, end, step = self._walk
             return [self._loop(name, begin, end, step, copies, (LoopKind.SERIAL, _COPIES_AT_ONCE))]
@@ -406,7 +403,7 @@ class ReductionLoops:
         return [self._steps(copies, unrolling)]
 
     def _steps(self, body: Sequence[ir.Stmt], unrolling: Unrolling) -> ir.Loop:
-        """`body` for each of a number of steps that is a constant."""
+        """Loop `body` over a constant number of steps."""
         schedule = self._schedule
         name, _, _, _ = self._walk
         end = schedule.columns if schedule.lane_axis == "rows" else self._vectors
@@ -425,7 +422,7 @@ class ReductionLoops:
         number: int,
         ahead: StepsAhead,
     ) -> ir.Loop:
-        """`body` from `begin` to `end`; with loads ahead, so many steps at a time as loads are."""
+        """Loop `body` from `begin` to `end`, as many steps at a time as are loaded ahead."""
         if not ahead.loads:
             return self._loop(name, begin, end, step, body, self._unrolled(number))
         unroll = self._schedule.unroll[number]
@@ -457,7 +454,7 @@ class ReductionLoops:
         number: int,
         ahead: StepsAhead,
     ) -> list[ir.Stmt]:
-        """`over_columns` in parts, with statements before and after each of them."""
+        """Loop over columns in parts, with statements before and after each part."""
         name, begin, end, step = self._walk
         unroll = self._schedule.unroll[number]
         longest = self._schedule.longest_chain
@@ -471,18 +468,18 @@ class ReductionLoops:
         return [self._loop("from", begin, end, length, inside)]
 
     def is_short(self, number: int) -> bool:
-        """Whether a pass is so few steps, without a loop, that what its first one does counts."""
+        """True if a pass is so few unrolled steps that the first one's instructions count."""
         schedule = self._schedule
         unrolled = schedule.has_steps and self._unrolling_of_steps(number) == _UNROLLED
         return schedule.steps == 1 or (unrolled and schedule.steps <= _FEW_STEPS)
 
     def _unrolling_of_steps(self, number: int) -> Unrolling:
-        """The same where steps are a constant."""
+        """Return the unrolling of a pass with a constant number of steps."""
         written_out = self._schedule.is_written_out(number)
         return _UNROLLED if written_out else self._unrolled(number)
 
     def _unrolled(self, number: int) -> Unrolling:
-        """How the loop of a pass is unrolled."""
+        """Return the unrolling of the loop of a pass."""
         unroll = self._schedule.unroll[number]
         if self._schedule.has_few_steps:
             some = unroll < self._schedule.steps and self._goes_in_turns(number)
@@ -496,8 +493,8 @@ class ReductionLoops:
         return _SERIAL
 
     def _goes_in_turns(self, number: int) -> bool:
-        """Whether one of two blocks of a multiprocessor, of clusters, takes as many steps of a pass
-        together as `unroll` says. The last pass has all under way that it still loads.
+        """True if a block of a cluster, one of two on its multiprocessor, takes `unroll` steps of a
+        pass at a time. The last pass has all its remaining loads in flight.
         """
         schedule, last = self._schedule, len(self._schedule.passes) - 1
         loads_late = number in (-1, last) and schedule.streams_in_pass(last)
@@ -506,7 +503,7 @@ class ReductionLoops:
 
     @property
     def _is_long(self) -> bool:
-        """Whether steps through a row are so many that a compiler leaves them in a loop."""
+        """True if a row takes so many steps that a compiler leaves them in a loop."""
         schedule = self._schedule
         walks = schedule.walks_columns and schedule.lane_axis == "columns"
         return walks and not schedule.inside and schedule.steps > WRITTEN_OUT

@@ -1,8 +1,9 @@
-"""Lowering of the parts of grid reductions that blocks leave in the workspace: the accumulators of
-a block's groups meet in its shared memory, those of a cluster's blocks in that of all of them.
+"""Lowering of partial results of grid reductions, which blocks write to the workspace: accumulators
+of a block's rows are combined in its shared memory, those of a cluster in distributed shared
+memory.
 
-s<n> are the accumulators of the n-th total, W<n> its parts as [parts, points], meeting<n> what the
-groups of a block bring.
+s<n> are the accumulators of the n-th grid reduction, W<n> its partial results as [parts, points],
+meeting<n> the accumulators of a block's rows in shared memory.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _INT = DataType.Int32
 
 
 def portion(schedule: ReductionSchedule) -> ir.Var:
-    """The number of the portion of the rows that a block works on."""
+    """Return the number of the portion of the rows that a block works on."""
     return PORTION if schedule.mapping.walks_portions else PART
 
 
 def place_of_part(schedule: ReductionSchedule, n: int) -> ir.Expr:
-    """The number of the part of a total that a block leaves: parts lie as if all blocks left theirs
-    together, with the same number of portions each time.
+    """Return the number of the partial result that a block writes: they are ordered as if all
+    blocks wrote theirs together, with the same number of portions each time.
     """
     if schedule.mapping.meets_in_clusters:
         return ir.Binary("/", PART, ir.Int(schedule.mapping.cluster))
@@ -47,7 +48,7 @@ def place_of_part(schedule: ReductionSchedule, n: int) -> ir.Expr:
 
 
 def vectors_of_part(schedule: ReductionSchedule, total: GridReduction, part: ir.Expr) -> ir.Expr:
-    """Where the accumulators of columns of a part begin in the workspace."""
+    """Return the offset of a partial result of columns in the workspace."""
     lanes = schedule.lanes.vector
     return times(part, ir.Int(total.points // lanes if total.is_struct else total.points))
 
@@ -59,7 +60,7 @@ def each_step(schedule: ReductionSchedule, *body: ir.Stmt) -> ir.Loop:
 def left_by_rows(
     schedule: ReductionSchedule, totals: Sequence[int], vector_of_step: ir.Expr
 ) -> list[ir.Stmt]:
-    """What the groups of a block have accumulated, as the block's part in the workspace."""
+    """Write the accumulators of a block's rows to the workspace as its partial result."""
     if schedule.mapping.meets_in_clusters:
         return [_met(schedule, totals)] if totals else []
     found: list[ir.Stmt] = []
@@ -81,7 +82,7 @@ def left_by_rows(
 def _left_by_one_row(
     schedule: ReductionSchedule, total: GridReduction, n: int, vector_of_step: ir.Expr
 ) -> ir.Stmt:
-    """The accumulators of columns of the only group."""
+    """Write the column accumulators of a block that has one row at a time."""
     lanes, workspace = schedule.lanes.vector, ir.Var(f"W{n}")
     part = _part_of_block(schedule, total, n)
     own = ir.Element(ir.Var(f"s{n}"), K)
@@ -94,9 +95,9 @@ def _left_by_one_row(
 
 
 def _met(schedule: ReductionSchedule, totals: Sequence[int]) -> ir.Scope:
-    """The accumulators of all groups of a block, or of those of a cluster's blocks, meet, each
-    total's at a place of its own in the block's shared memory. There threads take a column each:
-    those of one group would do as much as all of them, one group after the other.
+    """Combine column accumulators of all rows of a block, or of those of a cluster's blocks, each
+    reduction's at its own place in shared memory. There threads take a column each: those of one
+    row would do as much as all of them, one row after the other.
     """
     brought: list[ir.Stmt] = []
     for n in totals:
@@ -112,8 +113,8 @@ def _met(schedule: ReductionSchedule, totals: Sequence[int]) -> ir.Scope:
 
 
 def _summed(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loop:
-    """A block's columns of what its groups have brought, or its share of what all blocks of its
-    cluster have.
+    """Combine a block's columns of what its rows have written to shared memory, or its share of the
+    columns of all blocks of its cluster.
     """
     rows, points, meeting = schedule.rows_per_block, owned_points(schedule), _meeting_of(n)
     one, cluster = lowered.reducer(total), schedule.mapping.cluster
@@ -131,7 +132,7 @@ def _summed(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loo
 
     put = _put_in_workspace(schedule, total, n)
     if not schedule.mapping.meets_in_clusters:
-        # Of short rows a block has very many groups.
+        # A block has very many short rows.
         added = [first_of(meeting), *from_rows(1, meeting, LoopKind.SERIAL)]
         return _over_own_columns(schedule, points, ir.Int(0), [*added, *put])
     others = (brought_by(_B), *from_rows(0, _OTHER, LoopKind.UNROLLED))
@@ -146,7 +147,7 @@ def _summed(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loo
 
 
 def _brought(schedule: ReductionSchedule, total: GridReduction, n: int, meeting: ir.Var) -> ir.Stmt:
-    """A thread's accumulators of a total into shared memory, which is [groups, columns]."""
+    """Write a thread's accumulators to shared memory, which is [rows, columns]."""
     lanes, points = schedule.lanes.vector, owned_points(schedule)
     vector = add(times(K, ir.Int(schedule.threads)), T) if schedule.threads > 1 else K
     column = add(times(vector, ir.Int(lanes)), V)
@@ -174,7 +175,7 @@ def _over_own_columns(
 
 
 def _put_in_workspace(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
-    """The sum of one column in the part of the block."""
+    """Write the combined value of one column to the partial result of the block."""
     lanes, column = schedule.lanes.vector, _column_of_row(schedule)
     workspace, part = ir.Var(f"W{n}"), _part_of_block(schedule, total, n)
     if not total.is_struct or lanes == 1:
@@ -185,26 +186,26 @@ def _put_in_workspace(schedule: ReductionSchedule, total: GridReduction, n: int)
 
 
 def _column_of_row(schedule: ReductionSchedule) -> ir.Expr:
-    """Of one of the block's columns, its number in the row."""
+    """Return the number in the row of one of the block's columns."""
     if schedule.mapping.column_tiles == 1:
         return _COLUMN
     return add(times(TILE, ir.Int(owned_points(schedule))), _COLUMN)
 
 
 def _part_of_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Expr:
-    """Where the part of a block begins in the workspace of a total of columns."""
+    """Return the offset of a block's partial result in the workspace of a column reduction."""
     return vectors_of_part(schedule, total, ir.IntCast(place_of_part(schedule, n), DataType.Int))
 
 
 def _owns_all(schedule: ReductionSchedule) -> bool:
-    """Whether a row has every column that threads accumulate."""
+    """True if a row has every column that threads accumulate."""
     mapping = schedule.mapping
     owned = schedule.steps * mapping.threads_per_row * mapping.column_tiles
     return owned == schedule.lanes.vectors
 
 
 def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
-    """One accumulator of each group in that of the first, which leaves it."""
+    """Combine one accumulator of each row of the block in that of the first, and write it."""
     rows = schedule.rows_per_block
     one, sum_ = lowered.reducer(total), ir.Var(f"s{n}")
     first = lowered.is_first_thread(schedule)
@@ -231,7 +232,7 @@ def _meeting_of(n: int) -> ir.Var:
 
 
 def _meeting(schedule: ReductionSchedule, name: ir.Var, one: ir.Type, n: int) -> ir.LetPointer:
-    """Shared memory where groups leave what they have accumulated of a total."""
+    """Declare the shared memory for accumulators of a reduction."""
     place = ir.Reinterpret(one, add(SMEM, ir.Int(meeting_offset(schedule, n))))
     return ir.LetPointer(name.name, one, place)
 
@@ -244,7 +245,7 @@ def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt)
 
 
 def left_by_columns(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
-    """A row's columns of this block, folded, are its part."""
+    """Reduce a row's columns of this block and write them as its partial result."""
     before, value = lowered.reduced(schedule, n)
     total = schedule.grid_reductions[n]
     place = times(ir.IntCast(PART, DataType.Int), ir.Int(total.points))

@@ -1,9 +1,9 @@
-"""Lowering of a reduction kernel's values in registers and shared memory: of a row, of its columns.
+"""Lowering of a reduction kernel's values in registers and shared memory, by row and by column.
 
 Names beyond those of `lanes_to_ir`: r is the row and c the column (one of them is the loop variable
 that lanes divide), t the thread's number within the row, k the vector's within the thread, h<n> the
-row of a value that is kept, n<n> what is fetched of the next row, w<n> what is kept of this one as
-it stands in memory, copies what asynchronous copies bring of the next row.
+row of a cached value, n<n> fetched data of the next row, w<n> data of this row cached as words of
+memory, copies the asynchronous copies of the next row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _C, _U, _ZERO = Var("c"), Var("u"), Var("zero")
 
 
 class RowLowering(LaneLowering):
-    """Lowers loads and values of one row, in the order in which passes over it want them."""
+    """Lowers loads and values of one row, in the order in which its passes need them."""
 
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
@@ -58,7 +58,7 @@ class RowLowering(LaneLowering):
         folded += self._cached
         graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
         super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
-        # Totals go through memory; what is held is read by other nodes alone.
+        # Grid reductions go through memory; cached values are read by other nodes only.
         exact = [*(s.value for s in stores), *schedule.exact_terms]
         exact += [f.position for f in schedule.row_reductions if f.position is not None]
         folds = [(f.op, f.value, f.tensor) for f in schedule.row_reductions]
@@ -66,7 +66,7 @@ class RowLowering(LaneLowering):
         self.schedule = schedule
         self._folds = {f.tensor: n for n, f in enumerate(schedule.row_reductions)}
         self._row_values = self._find_row_values()
-        # Those that are computed once a row, and when.
+        # Nodes computed once a row, and the stage after which they are.
         self._row_stages = {
             node: self._stage_of(node)
             for node in self._live_nodes
@@ -76,7 +76,7 @@ class RowLowering(LaneLowering):
         self._stage_dependent_loads = self._find_stage_dependent_loads()
         self._written: set[Value] = set()
         self._loops = ReductionLoops(schedule, frame)
-        # Accesses of which all vectors are loaded before a pass begins.
+        # Accesses whose vectors are all loaded before a pass begins.
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
         self._in_smem: set[int] = set()
@@ -85,7 +85,7 @@ class RowLowering(LaneLowering):
     # ---- which values live where
 
     def _find_row_values(self) -> set[int]:
-        """Nodes (by order) that are one value for all columns of a row."""
+        """Return nodes (by order) with one value for all columns of a row."""
         found: set[int] = set()
         for node in self._live_nodes:
             if not self._moves(node) and all(o.order in found for o in operands(node)):
@@ -93,14 +93,14 @@ class RowLowering(LaneLowering):
         return found
 
     def _moves(self, node: Value) -> bool:
-        """Whether the node itself depends on the column (or, with lanes of rows, on the lane)."""
+        """True if the node itself depends on the column (or, with lanes of rows, on the lane)."""
         match node:
             case Load():
                 # Loads that share an access are read in one place.
                 shared = self.accesses[self._access[node]].loads
                 contexts = [c for load in shared for c in self.graph.contexts[load]]
                 mentioned = [load.address for load in shared]
-                # One that wants it without a condition has it loaded without one.
+                # Any unconditional use makes the load unconditional.
                 if all(contexts):
                     mentioned += [condition for context in contexts for condition in context]
             case IndexValue() | PhiloxCall() | Random():
@@ -118,7 +118,7 @@ class RowLowering(LaneLowering):
         return bool(names & ({"c", "v"} if self.schedule.lane_axis == "rows" else {"u", "v"}))
 
     def _stage_of(self, node: Value) -> int | None:
-        """The stage after which a row value can be computed; None: from the start."""
+        """Return the stage after which a row value can be computed; None: from the start."""
         stages = [
             self.schedule.row_reductions[self._folds[n.tensor]].stage
             for n in reachable([node])
@@ -127,7 +127,7 @@ class RowLowering(LaneLowering):
         return max(stages, default=None)
 
     def _row_section(self, stage: int | None, indices: IndexArithmetic) -> list[ir.Stmt]:
-        """Row values that can be computed from here on."""
+        """Compute the row values that are ready after a stage."""
         found: list[ir.Stmt] = []
         for node, ready in self._row_stages.items():
             if ready != stage or node in self._written:
@@ -142,7 +142,7 @@ class RowLowering(LaneLowering):
         return found
 
     def _find_row_loads(self) -> set[int]:
-        """Accesses that are read once a row."""
+        """Return accesses that are read once a row."""
         if self.schedule.lane_axis == "rows":
             return set()
         return {
@@ -152,7 +152,7 @@ class RowLowering(LaneLowering):
         }
 
     def _find_stage_dependent_loads(self) -> set[int]:
-        """Accesses at positions that a stage computes: nothing can hold them before it."""
+        """Return accesses at positions that a stage computes: nothing can cache them before it."""
         waits = (any(isinstance(n, Folded) for n in self._awaited(a)) for a in self.accesses)
         return {k for k, is_dependent in enumerate(waits) if is_dependent}
 
@@ -164,7 +164,7 @@ class RowLowering(LaneLowering):
     # ---- loads
 
     def _register_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        """What stays in registers, for every column of the row, before the first use of any."""
+        """Load accesses cached in registers for every column of the row, before their first use."""
         cached = filter(self._in_registers, self._column_accesses(self._live))
         wanted = [k for k in cached if k not in self.schedule.portion_loads]
         ahead = [k for k in wanted if k in self.schedule.prefetched]
@@ -197,12 +197,12 @@ class RowLowering(LaneLowering):
         return [*found, *taken, *later, ir.LoadFence()]
 
     def _row_to_l2(self) -> list[ir.Stmt]:
-        """Prefetches of the row after the next one."""
+        """Prefetch the row after the next one to L2."""
         found = self._prefetches(self.schedule.to_l2, Var("after"))
         return [ir.Scope((*self._loops.place_of("after"), *found))] if found else []
 
     def _prefetches(self, accesses: Sequence[int], row: ir.Expr) -> list[ir.Stmt]:
-        """Prefetches to L2 of what this thread reads of a row."""
+        """Prefetch this thread's vectors of a row to L2."""
         vector = self._arithmetic()
         names = self._names | {"r": row}
         found: list[ir.Stmt] = []
@@ -212,8 +212,8 @@ class RowLowering(LaneLowering):
         return self._loops.over_columns(found) if found else []
 
     def _row_invariant_smem(self) -> list[ir.Stmt]:
-        """What all rows have in common, into shared memory: each thread its own vectors, or those
-        of one row for all rows of the block.
+        """Load row-invariant data into shared memory: each thread its own vectors, or those of one
+        row for all rows of the block.
         """
         invariant = self.schedule.row_invariant_smem
         if not invariant:
@@ -231,14 +231,14 @@ class RowLowering(LaneLowering):
         return ir.Address(pointer, _ZERO) if k in self.schedule.not_hoisted else pointer
 
     def _register_array(self, k: int) -> ir.Registers:
-        """Registers for this thread's vectors of a row."""
+        """Declare registers for this thread's vectors of a row."""
         steps = self.schedule.steps
         if self._is_cached_as_words(k):
             return ir.Registers(f"w{k}", self._fetch_type(k), (steps,))
         return self._array(k, steps)
 
     def _taken_over(self, k: int) -> ir.Stmt:
-        """The vector of the row at hand, which was the next one's."""
+        """Move the prefetched vector at hand to the registers of the present row."""
         vector, here = self.lanes.vector, ir.Element(Var(f"x{k}"), K)
         is_copied = k in self.schedule.async_prefetched
         if is_copied and not self._is_cached_as_words(k):
@@ -251,11 +251,11 @@ class RowLowering(LaneLowering):
         return ir.Unpack(words, here)
 
     def _prefetch_pointer(self, k: int) -> ir.Reinterpret:
-        """The vector at hand of this thread that is on its way for the next row."""
+        """Return the place in shared memory of this thread's prefetched vector at hand."""
         return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._prefetch_offset(k)))
 
     def _prefetch_offset(self, k: int) -> ir.Expr:
-        """Where it lies, in bytes of shared memory: for each step at a constant distance."""
+        """Return its offset in bytes: a constant distance from step to step."""
         thread = T if self.schedule.rows_per_block == 1 else ir.LaunchIndex.THREAD
         size = self.lanes.vector * self.accesses[k].loads[0].dtype.itemsize
         first = add(ir.Int(prefetch_smem_offset(self.schedule, k)), times(thread, ir.Int(size)))
@@ -264,7 +264,7 @@ class RowLowering(LaneLowering):
     def _fetch(
         self, k: int, words: str, indices: IndexArithmetic, names: dict[str, ir.Expr]
     ) -> list[ir.Stmt]:
-        """The vector at hand of an access, as words of memory: nothing waits for them."""
+        """Load the vector at hand as raw words of memory, so that nothing waits for it."""
         fetched = ir.RawLoad(self.lanes.vector, self._source(k, indices, names))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 
@@ -276,8 +276,8 @@ class RowLowering(LaneLowering):
         vector: IndexArithmetic,
         names: dict[str, ir.Expr],
     ) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
-        """The same, on its way to shared memory; and before it, the address that all steps have in
-        common where they are at a constant distance: one of its own for each is more to compute.
+        """Copy the vector at hand to shared memory by cp.async; before it, the address that all
+        steps share where they are at a constant distance: one for each is more to compute.
         """
         (window,) = self.accesses[k].variants[0].windows
         before: list[ir.Stmt] = []
@@ -297,7 +297,7 @@ class RowLowering(LaneLowering):
         return before, [*vector.taken(), copy]
 
     def _row_by_async_copies(self) -> list[ir.Stmt]:
-        """A row on its way to where shared memory keeps it, each thread's own vectors."""
+        """Copy a row into the row cache in shared memory by cp.async."""
         cached = self.schedule.async_cached
         if not cached:
             return []
@@ -322,17 +322,17 @@ class RowLowering(LaneLowering):
         return [ir.AwaitCopies(_COPIES)] if self.schedule.async_cached else []
 
     def _source(self, k: int, indices: IndexArithmetic, names: dict[str, ir.Expr]) -> ir.Address:
-        """Where the vector at hand of an access lies in memory."""
+        """Return the address of the vector at hand of an access."""
         (window,) = self.accesses[k].variants[0].windows
         return ir.Address(self._pointer(k), indices.value(window.address, names))
 
     @property
     def _elements_ahead(self) -> list[int]:
-        """What is one element a row and comes with the vectors of the row."""
+        """Prefetched accesses of one element a row."""
         return [k for k in self.schedule.prefetched if k in self._row_loads]
 
     def _first_row(self) -> list[ir.Stmt]:
-        """What is on its way before the first row is worked on."""
+        """Prefetch the first row, before any row is computed."""
         steps, elements = self.schedule.steps, self._elements_ahead
         copied = self.schedule.async_prefetched
         if not self.schedule.prefetched:
@@ -349,7 +349,7 @@ class RowLowering(LaneLowering):
         return [*arrays, ir.Scope((*self._loops.place_of_first(), *self._fetched_row("r")))]
 
     def _portion_prologue(self) -> list[ir.Stmt]:
-        """Vectors that all rows of a portion have in common, by its first row."""
+        """Load vectors that all rows of a portion share, and compute values of them."""
         common = self.schedule.portion_loads
         if not common:
             return []
@@ -373,7 +373,7 @@ class RowLowering(LaneLowering):
         return [head, *arrays, scope, ir.If((less(ir.Int(-1), FOLLOWING),), later)]
 
     def _value_registers(self, value: Value) -> ir.Registers:
-        """Registers for this thread's vectors of a value."""
+        """Declare registers for this thread's vectors of a cached value."""
         lanes = self.lanes.vector if value.order in self._varying else 1
         sizes = self.schedule.steps, lanes
         in_place = value in self.schedule.row_cache.in_place
@@ -381,13 +381,13 @@ class RowLowering(LaneLowering):
         return ir.Registers(f"h{value.order}", dtype, sizes, in_place=in_place)
 
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
-        """Vectors and elements of a row, for later."""
+        """Prefetch vectors and elements of a row."""
         vectors: list[ir.Stmt] = []
         elements: list[ir.Stmt] = []
         firsts: list[ir.Stmt] = []
         of_row, of_vector = self._arithmetic(), self._arithmetic()
         names = self._names | {"r": Var(row)}
-        # Elements first: what indices have in common with vectors' is then declared for both.
+        # Elements first: common subexpressions of indices are then declared for vectors, too.
         for k in self._elements_ahead:
             (window,) = self.accesses[k].variants[0].windows
             address = of_row.value(window.address, names)
@@ -403,13 +403,13 @@ class RowLowering(LaneLowering):
                 vectors += self._fetch(k, f"n{k}", of_vector, names)
         columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
         if self.schedule.async_prefetched and row != "r":
-            # Behind the last row nothing is on its way: nobody would wait for it.
+            # No copies behind the last row: nothing would wait for them.
             columns = [ir.If((ir.Binary("!=", Var("r"), Var(row)),), tuple(columns))]
         return [*elements, *columns]
 
     def _loads_ahead(self, roots: Sequence[Value], row: IndexArithmetic, number: int) -> StepsAhead:
-        """What the steps that a pass takes together read of memory, as far as registers go, before
-        the first use of any. Left to the steps, loads would wait for what comes before them.
+        """Issue the loads of the steps that a pass unrolls together, as far as registers go, before
+        their first use. Within the steps, loads would wait for what comes before them.
         """
         schedule = self.schedule
         unroll = schedule.unroll[number]
@@ -441,8 +441,8 @@ class RowLowering(LaneLowering):
         return StepsAhead(arrays, loads)
 
     def _waits_as_words(self, k: int) -> bool:
-        """Whether what a pass loads ahead stays as it stands in memory until its step: taken apart,
-        halves of words would be moved from loads to steps that stand under tests of their own.
+        """True if loads ahead of a pass stay raw words of memory until their step: unpacked, halves
+        of words would be moved from loads to steps, which have predicates of their own.
         """
         access = self.accesses[k]
         if not access.is_one_access(self.lanes.vector) or len(access.variants) != 1:
@@ -450,15 +450,15 @@ class RowLowering(LaneLowering):
         return access.variants[0].conditions == ALWAYS
 
     def _is_cached_as_words(self, k: int) -> bool:
-        """The same of what stays in registers for several passes, where some threads have one
-        vector less than others, so that each step of a pass stands under a test.
+        """True if an access is cached in registers as raw words, where some threads have one vector
+        less than others, so that each step of a pass has a predicate.
         """
         tested = self.schedule.walks_columns and not self.schedule.has_whole_steps
         waits = tested and self._in_registers(k) and self._waits_as_words(k)
         return waits and not self._awaited(self.accesses[k])
 
     def _declare_cached_values(self) -> list[ir.Stmt]:
-        """Where this thread's row of each value that is held lies."""
+        """Declare cached values: pointers into shared memory, and registers."""
         found: list[ir.Stmt] = []
         for value in self.schedule.row_cache.values_in_smem:
             place = add(SMEM, ir.Int(value_smem_offset(self.schedule, value)))
@@ -471,11 +471,11 @@ class RowLowering(LaneLowering):
         return [*found, *map(self._value_registers, self.schedule.row_cache.values_in_registers)]
 
     def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
-        """What a pass computes and loads for some values; those that are held it reads."""
+        """Return nodes that a pass computes and loads for some roots; cached values are read."""
         return reachable(roots, loaded=loaded, ready=self._ready)
 
     def _in_registers(self, access: int) -> bool:
-        """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
+        """True if registers cache an access: not stage-dependent, nor read once a row."""
         if access in self._stage_dependent_loads or access in self._row_loads:
             return False
         return access in self.schedule.row_cache.registers
@@ -483,7 +483,7 @@ class RowLowering(LaneLowering):
     def _fetched(
         self, accesses: Sequence[int], indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
-        """Loads of one vector, from shared memory where a pass before has left it there."""
+        """Load a vector of each access, from shared memory if an earlier pass left it there."""
         words = {k: f"w{k}" for k in accesses if self._is_cached_as_words(k)}
         words |= {k: f"n{k}" for k in accesses if k in self._ahead and self._waits_as_words(k)}
         found: list[ir.Stmt] = [
@@ -510,14 +510,14 @@ class RowLowering(LaneLowering):
         return ir.VectorLoad(self.lanes.vector, self._smem_place(k), target)
 
     def _smem_place(self, k: int) -> ir.Address:
-        """Where the vector at hand of an access lies that is kept in shared memory."""
+        """Return the address of the vector at hand of an access in shared memory."""
         row = add(SMEM, ir.Int(access_smem_offset(self.schedule, k)))
         elements = ir.Reinterpret(self.accesses[k].loads[0].dtype, row)
         return ir.Address(elements, times(self._vector_of_block, ir.Int(self.lanes.vector)))
 
     @property
     def _vector_of_block(self) -> ir.Expr:
-        """The number of the vector at hand among those that a block shares."""
+        """Number of the vector at hand among those that a block shares."""
         if self.schedule.mapping.shares_rows:
             return add(times(K, ir.Int(self.schedule.threads)), T)
         if not self.schedule.is_outer_shared:
@@ -533,7 +533,7 @@ class RowLowering(LaneLowering):
     def _column_body(
         self, roots: Sequence[Value], lane: Sequence[ir.Stmt], row: IndexArithmetic
     ) -> list[ir.Stmt]:
-        """What one vector of columns does: loads unless held, values, and the statements `lane`."""
+        """Lower one vector of columns: loads unless cached, values, and the statements `lane`."""
         indices = row.child()
         found: list[ir.Stmt] = []
         done = set(self._written)
@@ -574,7 +574,7 @@ class RowLowering(LaneLowering):
         return [*found, self._lane_loop(inside, ir.LoopKind.VECTOR)]
 
     def _cached_element(self, node: Value, varies: bool) -> ir.Element:
-        """Where a value that is held lies."""
+        """Return the place of a cached value."""
         if node not in self.schedule.row_cache.values_in_smem:
             return ir.Element(ir.Element(Var(f"h{node.order}"), K), V if varies else ir.Int(0))
         vector = times(_U, ir.Int(self.lanes.vector))

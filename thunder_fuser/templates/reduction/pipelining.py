@@ -1,5 +1,5 @@
-"""Software pipelining and unrolling: loads of a reduction kernel that are issued together, or
-before they are wanted.
+"""Software pipelining and unrolling of reduction kernels: loads issued together, or ahead of their
+use.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 
 MAX_UNROLL = 8
+"""Most iterations of a loop over columns that are unrolled together."""
 _MAX_GUARDED_UNROLL = 2
 WORDS_AHEAD = 32
-"""32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
+"""32-bit registers of a thread for loads ahead of a pass: half of what it has."""
 _GUARDED_WORDS_AHEAD = 20
-"""The same where lanes may be outside of the row: each has a test."""
+"""`WORDS_AHEAD` where lanes may be outside of the row: each has a predicate."""
 _REGISTERS_BESIDE, _SEVERAL_BESIDE, _OUTER_REGISTERS_BESIDE = 24, 32, 28
-"""What a thread computes with, beside the rows that it has and what it accumulates: with one vector
-of each, with several, and where it has rows that lie side by side.
+"""Registers of a thread for computation, beside cached rows and accumulators: with one vector of
+each, with several, and in an outer reduction with several threads per row.
 """
 _OF_A_STAGE = 4
-"""The same for each fold that waits for another."""
+"""More registers for computation for each stage after the first."""
 _DEFAULT_UNROLL, _DEFAULT_UNROLL_WORDS = 4, 32
-"""Iterations of a loop together where nothing asks for more, and words of what they load, beside
-totals. NVVM would write out up to 32 iterations, and ptxas spill what these compute with.
+"""Default unroll factor of a loop, and most words that its loads and column accumulators take. NVVM
+would unroll up to 32 iterations, and ptxas spill what these compute with.
 """
 _FEW_UNDER_WAY = 2 / 3
-"""Share of the bytes that must be in flight."""
+"""Share of the bytes that must be in flight, below which the row after the next goes to L2."""
 _FEW_THREADS = 4
-"""What part of a multiprocessor's threads is few."""
+"""Divisor of a multiprocessor's threads: that part of them counts as few."""
 _WORTH_BYTES = 16
-"""Of one prefetch."""
+"""Fewest bytes of one prefetch to L2."""
 _COPY_BYTES = (4, 8, 16)
-"""Of one asynchronous copy."""
+"""Sizes in bytes of one asynchronous copy (cp.async)."""
 _PLENTY = 2
-"""Times the bytes that must be in flight, of rows that are loaded while nobody computes."""
+"""Factor over the bytes that must be in flight, above which rows are not prefetched."""
 
 
 def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """Iterations that together have enough bytes in flight, of loops that are not unrolled
+    """Choose unroll factors with enough bytes in flight, for loops that are not fully unrolled
     anyway: over rows without stages, and over columns that do not fit into registers.
     """
     if schedule.has_few_steps:
-        # Written out they have all loads at the beginning; of what is kept there are none.
+        # Fully unrolled passes issue all loads first; cached accesses are not loaded.
         return tuple(
             _few_steps_together(schedule, n, device) if schedule.loads_in_pass(n) else 1
             for n in range(len(schedule.passes))
@@ -67,9 +68,9 @@ def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int,
 
 
 def choose_compiler_unrolled(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """Passes whose loop over the columns has enough bytes in flight as compilers unroll it, with
-    tests for what remains of it alone. Loads ahead have a test each: rows of 128,256 columns of a
-    cross-entropy take 283 us on an H200 with three together, and 267 in a plain loop.
+    """Choose passes whose loop over the columns has enough bytes in flight as compilers unroll it,
+    with predicates for its tail alone. Loads ahead have a predicate each: rows of 128,256 columns
+    of a cross-entropy take 283 us on an H200 with three together, and 267 in a plain loop.
     """
     walks = schedule.lane_axis == "columns" and schedule.steps > MAX_STEPS
     guarded = schedule.inside or schedule.row_cache.shared
@@ -86,8 +87,8 @@ def choose_compiler_unrolled(schedule: ReductionSchedule, device: DeviceInfo) ->
 
 
 def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
-    """Steps of a pass over rows that are folded whose loads registers have room for, beside totals
-    of columns. The last one's are written out: each has totals of its own.
+    """Return the steps of a pass before grid reductions whose loads registers have room for, beside
+    column accumulators. The last pass is fully unrolled: each step has accumulators of its own.
     """
     if not schedule.is_before_totals(number):
         return 1
@@ -100,7 +101,7 @@ def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> i
 
 
 def _in_turns(steps: int, most: int) -> int:
-    """Steps at a time, at most so many, where each time as many are taken."""
+    """Return at most `most` steps at a time, equally many each time."""
     turns = -(-steps // max(most, 1))
     return -(-steps // turns)
 
@@ -111,8 +112,8 @@ def _registers_of_thread(schedule: ReductionSchedule, device: DeviceInfo) -> int
 
 
 def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
-    """How often the loop of one pass is unrolled, which computes `roots`: over the columns, or over
-    the rows, of each of which a thread has all of its steps then.
+    """Return the unroll factor of the loop of a pass that computes `roots`: over the columns, or
+    over the rows, of each of which a thread then has all of its steps.
     """
     each = _loaded_bytes(schedule, roots) * schedule.block_threads
     each *= _blocks_beside(schedule, device)
@@ -136,8 +137,8 @@ def default_unroll(schedule: ReductionSchedule, number: int) -> int:
 
 
 def _blocks_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    """Blocks of a multiprocessor that have loads under way: as many as it must hold, or, of threads
-    that have a row each, as there are.
+    """Return the blocks of a multiprocessor with loads in flight: those that must be resident, or,
+    if each thread has rows of its own, those that are.
     """
     least = max(schedule.mapping.blocks_per_sm, 1)
     if schedule.lane_axis == "columns" or schedule.is_outer_shared:
@@ -147,11 +148,11 @@ def _blocks_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 
 
 def _few_steps_together(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
-    """All steps of a pass, if their loads are few, else those that registers have room for."""
+    """Return all steps of a pass if their loads are few, else as many as registers hold."""
     steps, roots = schedule.steps, schedule.passes[number]
     loads = schedule.loads_in_pass(number)
     if schedule.mapping.shares_rows and not schedule.streams_in_pass(number):
-        # Of shared memory compilers load as much early as they are asked to write out.
+        # Compilers hoist loads of shared memory from all iterations that are unrolled.
         loads = loads.union(schedule.row_cache.shared)
     words = _loaded_bytes(schedule, roots, loads) // WORD
     if schedule.inside and not schedule.is_outer_shared:
@@ -166,7 +167,7 @@ def _few_steps_together(schedule: ReductionSchedule, number: int, device: Device
 def _loaded_bytes(
     schedule: ReductionSchedule, roots: Sequence[Value], among: Collection[int] | None = None
 ) -> int:
-    """What a thread reads for one vector of a pass that computes `roots`; of some accesses."""
+    """Return bytes that a thread loads for a vector of a pass; `among`: of these accesses."""
     wanted = reachable(roots)
     loads = [
         access.loads
@@ -180,7 +181,7 @@ def _loaded_bytes(
 def _most_together(
     schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo, most: int
 ) -> int:
-    """The same or fewer iterations: those whose loads registers have room for."""
+    """Return at most `most` iterations: those whose loads registers have room for."""
     if not schedule.is_outer_shared:
         return most
     # Lanes that may not exist have an address and a condition each.
@@ -189,8 +190,8 @@ def _most_together(
 
 
 def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    """Registers that a thread has beside an accumulator for each lane of one fold, whole and of a
-    part, and what others have left.
+    """Return registers of a thread of an outer reduction, beside accumulators of a reduction for
+    each lane, whole and partial, and results of the others.
     """
     words = max(fold.accumulator_bytes // WORD for fold in schedule.row_reductions)
     taken = (2 * words + len(schedule.row_reductions) - 1) * schedule.lanes.vector
@@ -198,15 +199,15 @@ def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 
 
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
-    """Whether two rows, this one and the next, are enough bytes in flight."""
+    """True if this row and the prefetched next one are enough bytes in flight."""
     found = choose_ahead(replace(schedule, unroll=(1,)), device)
     under_way = bytes_under_way(replace(schedule, prefetched=found))
     return under_way >= device.bytes_in_flight_per_sm > 0
 
 
 def bytes_under_way(schedule: ReductionSchedule) -> int:
-    """Bytes that a multiprocessor has asked for where its blocks load the next row ahead: that row
-    and the one before.
+    """Return bytes in flight on a multiprocessor whose blocks prefetch the next row: that row and
+    the one before.
     """
     accesses = (schedule.accesses[k] for k in schedule.prefetched)
     each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
@@ -215,18 +216,16 @@ def bytes_under_way(schedule: ReductionSchedule) -> int:
 
 
 def words_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    """Registers of a thread beside what it keeps of a row, what it adds up, and what it computes
-    with.
-    """
+    """Return registers of a thread beside its row cache, accumulators and computation."""
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
     cached = sum(_computed_words(schedule, k) for k in schedule.row_cache.registers)
     return max(room - _words_of_totals(schedule) - cached, 0)
 
 
 def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """What of the next row is loaded before this one is computed, where one follows the other
-    and registers have room: whole vectors that nothing decides about; and with them what is one
-    element a row, for which a row would otherwise wait as long as for its vectors.
+    """Choose accesses whose next row is prefetched to registers, where rows follow each other and
+    registers have room: whole vectors without predicates; and with them accesses of one element a
+    row, for which a row would otherwise wait as long as for its vectors.
     """
     if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
@@ -241,10 +240,10 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
 
 
 def choose_to_l2(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """What of the row after the next one is prefetched to L2, where a multiprocessor has few
-    threads and their next row is less than memory must have to do: a row then waits for L2 and not
-    for memory. The backward of a modulated norm takes 121 us with it on an H200 and 124 without;
-    those with more threads gain nothing, or lose.
+    """Choose accesses of the row after the next one to prefetch to L2, where a multiprocessor has
+    few threads and their next row is too few bytes in flight: a row then waits for L2 and not for
+    memory. The backward of a modulated norm takes 121 us with it on an H200 and 124 without; those
+    with more threads gain nothing, or lose.
     """
     threads = schedule.block_threads * max(schedule.mapping.blocks_per_sm, 1)
     under_way = bytes_under_way(schedule) // 2
@@ -253,14 +252,14 @@ def choose_to_l2(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
         return ()
     vectors = (k for k in schedule.prefetched if not schedule.accesses[k].is_uniform)
     sizes = {k: schedule.accesses[k].loads[0].dtype.itemsize for k in vectors}
-    # An instruction for each vector, which a few bytes are not worth.
+    # A prefetch is an instruction for each vector, which a few bytes are not worth.
     return tuple(k for k, size in sizes.items() if size * schedule.lanes.vector >= _WORTH_BYTES)
 
 
 def with_async_prefetch(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
-    """The schedule with the next row by asynchronous copies (cp.async) to shared memory, where its
-    blocks fold rows by turns. Where one row of each block is much more than memory needs to have to
-    do, others keep it busy while a block computes.
+    """Return the schedule with the next row prefetched to shared memory by cp.async, where its
+    blocks stride over rows. Not where one row of each block is much more than enough bytes in
+    flight: other blocks then keep memory busy while one computes.
     """
     walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
     if not (walks and schedule.row_reductions and device.copies_async):
@@ -282,9 +281,9 @@ def with_async_prefetch(schedule: ReductionSchedule, device: DeviceInfo) -> Redu
 
 
 def choose_async_cached(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """What of a row asynchronous copies bring to where shared memory keeps it, all of it at once.
-    Of loads through registers only so many are under way as there are registers for, and of those
-    under a test one: a BatchNorm takes 94 us with them on an H200, and 70 without.
+    """Choose accesses whose whole row cp.async copies into the row cache in shared memory. Loads
+    through registers are limited by these, and to one at a time under a predicate: a BatchNorm
+    takes 94 us with them on an H200, and 70 without.
     """
     is_row_of_block = schedule.grid_split == "none" and schedule.lane_axis == "columns"
     if not (is_row_of_block and schedule.walks_columns and device.copies_async):
@@ -299,15 +298,15 @@ def choose_async_cached(schedule: ReductionSchedule, device: DeviceInfo) -> tupl
 
 
 def vectors_of_rows(schedule: ReductionSchedule) -> list[int]:
-    """Accesses of a row that stay in registers, and are one vector of it in each step."""
+    """Return accesses in registers that are one vector of a row in each step."""
     cached = (k for k in schedule.row_cache.registers if k not in schedule.portion_loads)
     return [k for k in cached if _is_vector_of_row(schedule.accesses[k], schedule.lanes)]
 
 
 def choose_not_hoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """Vectors that are the same for all rows, such as those of a weight, and for which registers
-    have no room from row to row. NVVM takes such loads out of the loop over the rows whatever there
-    is room for, and ptxas spills what it cannot hold.
+    """Choose row-invariant vectors, such as those of a weight, for which registers have no room
+    from row to row. NVVM hoists such loads out of the loop over the rows regardless of registers,
+    and ptxas spills what they cannot hold.
     """
     if schedule.grid_split != "rows" or device.threads_are_serial:
         return ()
@@ -335,19 +334,19 @@ def choose_not_hoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple
 
 
 def _words_of_totals(schedule: ReductionSchedule) -> int:
-    """Registers of a thread that hold totals of columns."""
+    """Registers of a thread for column accumulators."""
     wide = [t for t in schedule.grid_reductions if t.is_of_columns]
     return sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector * schedule.steps
 
 
 def _words_of_draws(schedule: ReductionSchedule) -> int:
-    """Registers of a thread for the random words of a vector's lanes, which are drawn together."""
+    """Registers of a thread for random words of a vector's lanes, which are drawn together."""
     wanted = reachable(root for roots in schedule.passes for root in roots)
     return schedule.lanes.vector * sum(isinstance(v, PhiloxCall) for v in wanted)
 
 
 def _words_of(schedule: ReductionSchedule, accesses: Iterable[int]) -> int:
-    """Registers of a thread for its part of a row of some accesses."""
+    """Registers of a thread for its part of a row of some accesses, in their own types."""
     found = 0
     for k in accesses:
         itemsize = schedule.accesses[k].loads[0].dtype.itemsize
@@ -357,7 +356,7 @@ def _words_of(schedule: ReductionSchedule, accesses: Iterable[int]) -> int:
 
 
 def _computed_words(schedule: ReductionSchedule, access: int) -> int:
-    """Registers for what is computed with, which narrow numbers are converted to once for all."""
+    """Registers of an access converted to at least 32 bits, which is done once for all rows."""
     itemsize = schedule.accesses[access].loads[0].dtype.itemsize
     return _words_of(schedule, [access]) * (WORD // min(itemsize, WORD))
 
@@ -372,7 +371,7 @@ def _elements_of_rows(schedule: ReductionSchedule) -> tuple[int, ...]:
 
 
 def _is_vector_of_row(access: RegisterArray, lanes: Lanes) -> bool:
-    """Whether an access is one vector of the row, wherever the row is."""
+    """True if an access is one vector of the row, wherever the row is."""
     if not access.is_one_access(lanes.vector) or access.loads[0].positions:
         return False
     if len(access.variants) != 1 or access.variants[0].conditions != ALWAYS:

@@ -1,5 +1,5 @@
-"""What all rows of a portion have in common: vectors of their group, loaded with its first row, and
-what is computed of these alone.
+"""Data shared by all rows of a portion: vectors of their row group, and values computed of these
+alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 
 def choose_portion_loads(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """Vectors in registers that all rows of a portion have in common, which lie in one group of
-    rows: loaded with the portion, and what is computed of them alone is computed then. The backward
-    of a modulated norm takes 112 us on an H200, and 118 where each row loads its modulation.
+    """Choose vectors in registers that all rows of a portion share, which is in one row group: they
+    are loaded once a portion, and values of them alone computed then. The backward of a modulated
+    norm takes 112 us on an H200, and 118 where each row loads its modulation.
     """
     if schedule.mapping.row_groups == 1 or device.threads_are_serial:
         return ()
@@ -25,7 +25,7 @@ def choose_portion_loads(schedule: ReductionSchedule, device: DeviceInfo) -> tup
 
 
 def choose_portion_values(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[Value, ...]:
-    """Values in registers that all rows of a portion have in common."""
+    """Choose values in registers that all rows of a portion share."""
     if not schedule.portion_loads:
         return ()
     common = {n for k in schedule.portion_loads for n in schedule.accesses[k].loads}
@@ -34,7 +34,7 @@ def choose_portion_values(schedule: ReductionSchedule, device: DeviceInfo) -> tu
 
 
 def _is_of_group(access: RegisterArray, rows: int) -> bool:
-    """Whether a vector is the same for each so many rows."""
+    """True if a vector is the same for `rows` consecutive rows."""
     (window,) = access.variants[0].windows
     return all(
         isinstance(digit.base, Variable) and digit.s % rows == 0

@@ -1,8 +1,8 @@
 """On-chip row cache of persistent kernels: registers first, then shared memory, else a re-read.
 
-Where registers do not hold all of a row, shared memory does: the vectors of a thread lie at places
-that no other thread uses, so that no barrier is needed. What does not fit there may fit into
-registers, and what fits into neither is read from global memory again in each pass that needs it.
+A row that does not fit into registers is kept in shared memory: each thread has places of its own
+for its vectors, so that no barrier is needed. What does not fit there may fit into registers, and
+what fits into neither is read from global memory again in each pass that needs it.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 
 MAX_STEPS = 8
-"""Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
+"""Most vectors of one access that a thread keeps in registers: loops over them are unrolled."""
 _MAX_CACHE_REGISTERS = 96
-"""32-bit registers of a thread that may hold its part of a row."""
+"""Most 32-bit registers of a thread for its part of a row."""
 _WORKING_REGISTERS = 40
-"""Registers that a thread computes with, and the fewest that it can do with: more, if it has totals
-of several vectors to compute with.
-"""
+"""Registers of a thread for computation, beside the row cache and its accumulators."""
 _FEWEST_REGISTERS = 32
+"""Fewest registers of a thread for computation, where they hold only a part of a row."""
 CROWDED_REGISTERS = 64
-"""32-bit registers of a thread that hold a row, from which on those that only wait for its folds
-had better be free for more threads.
+"""32-bit registers of a thread for its part of a row. Above this, accesses in the L2 cache that
+only the last pass reads are loaded there, which frees registers for more threads.
 """
 _STAGE_REGISTERS = 16
-"""More of them for each fold that waits for another, if there are totals of several vectors."""
+"""More of them for each stage after the first, with accumulators of several vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCache:
-    """What a block keeps of a row between passes; accesses by number.
+    """Accesses (by number) and values of a row that a block keeps between passes.
 
-    registers  kept by the thread that read them
-    shared     kept in shared memory; beside registers, what is the same for all rows
-    reread     kept nowhere, and wanted in several passes
-    passes     how many passes want each access
-    loaded_in_last_pass  read with each vector of the last pass, from the L2 cache: registers that
-               would hold them until then are free for more threads
-    values_in_smem  values that are kept beside what is read, so that they are computed once
-    values_in_registers  the same of values that registers keep
-    in_place   those of them that take the registers of what they are computed from
+    registers            accesses kept in registers by the thread that loaded them
+    shared               accesses kept in shared memory; row-invariant ones may be in registers, too
+    reread               accesses that several passes read and no cache keeps
+    passes               for each access, how many passes read it
+    loaded_in_last_pass  accesses that the last pass loads vector by vector, from the L2 cache, so
+                         that the registers that would hold them until then are free for more
+                         threads
+    values_in_smem       computed values kept in shared memory, so that they are computed once
+    values_in_registers  computed values kept in registers
+    in_place             those of `values_in_registers` that take the registers of their operands
     """
 
     registers: tuple[int, ...] = ()
@@ -60,15 +60,15 @@ class RowCache:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Those that are computed once."""
+        """Values that are computed once and kept."""
         return (*self.values_in_smem, *self.values_in_registers)
 
     def reads(self, access: int) -> int:
-        """How often an access is read from memory."""
+        """Return how often an access is read from global memory."""
         return self.passes[access] if access in self.reread else 1
 
     def sharing(self, accesses: Collection[int], *, from_registers: bool) -> RowCache:
-        """The same with these accesses in shared memory, instead of registers or beside them."""
+        """Return the cache with accesses in shared memory, in place of registers or beside them."""
         if not accesses:
             return self
         registers, reread = (
@@ -94,15 +94,15 @@ class RowCache:
 
 @dataclass(frozen=True, slots=True)
 class BlockBudget:
-    """What a block has of a row, and room for.
+    """Sizes of a block that decide where a row is kept.
 
-    vectors        of one access that a block has
+    vectors        vectors of one access that the block reads
     steps          vectors of a row that a thread works on
-    is_one_row     it works on one row at a time, and not on several that lie side by side
-    accumulators   32-bit registers that hold totals
-    threads        of a block
-    blocks_per_sm  that a multiprocessor must have room for
-    shared_in_use  bytes of shared memory that the kernel needs besides; None: it can have no more
+    is_one_row     False for an outer reduction, whose block works on several rows at a time
+    accumulators   32-bit registers of a thread for accumulators
+    threads        threads of the block
+    blocks_per_sm  blocks that must be resident on a multiprocessor
+    shared_in_use  bytes of shared memory that the kernel needs besides; None: no room for a cache
     """
 
     vectors: int
@@ -114,11 +114,11 @@ class BlockBudget:
     shared_in_use: int | None
 
     def free_registers(self, device: DeviceInfo) -> int:
-        """Of each thread."""
+        """Registers of a thread that accumulators leave."""
         return registers_of_thread(device, self.threads, self.blocks_per_sm) - self.accumulators
 
     def free_shared_bytes(self, device: DeviceInfo) -> int | None:
-        """Shared memory for a row cache; None where it can have none."""
+        """Bytes of shared memory for a row cache; None where there is no room for one."""
         if self.shared_in_use is None:
             return None
         return shared_bytes_of_block(device, self.blocks_per_sm) - self.shared_in_use
@@ -133,15 +133,15 @@ def choose_row_cache(
     block: BlockBudget,
     device: DeviceInfo,
 ) -> RowCache:
-    """Keep what several of the `passes` read, given as the values that each of them computes.
-    `columns`: accesses that differ from column to column, the most worth keeping first; `near`:
-    those of them that the L2 cache has.
+    """Choose the place of each access that several passes read. `passes`: the values that each pass
+    computes. `columns`: accesses that differ from column to column, in order of priority. `near`:
+    those of them that are in the L2 cache.
     """
     steps = block.steps
     count = passes_that_read(accesses, passes)
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
     if device.threads_are_serial:
-        # A core's cache does what registers and shared memory do on a GPU.
+        # A core's cache serves as registers and shared memory do on a GPU.
         fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _MAX_CACHE_REGISTERS
         if fits:
             return RowCache(tuple(sorted(columns)), passes=count)
@@ -184,7 +184,7 @@ def choose_row_cache(
 
 
 def access_smem_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:
-    """Shared memory for so many vectors of one access, in whole 16-byte vectors."""
+    """Return shared memory bytes of `vectors` vectors of an access, in whole 16-byte vectors."""
     itemsize = access.loads[0].dtype.itemsize
     return -(-vectors * lanes.vector * itemsize // 16) * 16
 
@@ -192,7 +192,7 @@ def access_smem_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:
 def passes_that_read(
     accesses: Sequence[RegisterArray], passes: Sequence[Sequence[Value]]
 ) -> tuple[int, ...]:
-    """How many of the passes want each access."""
+    """Return for each access how many of the passes read it."""
     owner = {load: k for k, access in enumerate(accesses) for load in access.loads}
     count: Counter[int] = Counter()
     for roots in passes:

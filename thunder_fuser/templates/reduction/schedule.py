@@ -1,4 +1,4 @@
-"""Schedule of a reduction kernel as data: `scheduler.py` decides it, code generation prints it."""
+"""Schedule of a reduction kernel: chosen by `scheduler.py`, lowered to kernel IR by `lower.py`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
 from thunder_fuser.templates.reduction.thread_mapping import LONGEST_PORTION, ThreadMapping
 
 LONGEST_CHAIN = 32
-"""Values that go into one accumulator one after the other. Rounding errors grow with the length of
-a chain, so that longer ones are folded in parts, and the parts' results then.
+"""Most values that one accumulator takes one after the other. Rounding errors grow with the length
+of a chain, so that longer ones are reduced in parts, and then the parts' results.
 """
 LONGEST_TOTAL = LONGEST_PORTION
-"""The same for rows that go into a total of numbers: parts of these take as many registers as the
-whole. What structs lose may grow faster than a sum's, so that theirs are shorter.
+"""Most rows that one scalar accumulator of a grid reduction takes: partial ones take as many
+registers again. Errors of structs may grow faster than a sum's; their chains are shorter.
 """
 BLOCK_OF_ROWS = 16
-"""Rows that are folded for some columns at a time, where registers cannot hold all columns."""
+"""Rows reduced at a time for some columns, where registers cannot hold all columns."""
 
 
 def longest_total(ops: Collection[str], mapping: ThreadMapping, rows: int) -> int:
-    """Rows that go into totals of such reductions one after the other.
+    """Return the most rows that one accumulator of a grid reduction takes one after the other.
 
-    A block of one thread has its accumulators in memory, where parts cost little: there are about
-    as many as each of them has rows.
+    A block of one thread has its accumulators in memory, where partial ones cost little: there are
+    about as many of them as rows in each.
     """
     if any(reductions.lookup(op).accumulator.words > 1 for op in ops):
         return LONGEST_CHAIN
@@ -48,26 +48,26 @@ def longest_total(ops: Collection[str], mapping: ThreadMapping, rows: int) -> in
 
 
 def portions_together(ops: Collection[str], mapping: ThreadMapping, rows: int) -> int:
-    """Portions of a block whose rows go into totals one after the other: as many as one accumulator
-    takes, since two were too many registers. A block of one thread has its own in memory.
+    """Return how many portions of a block go into the same accumulators: as many as one takes,
+    since two were too many registers. A block of one thread has its accumulators in memory.
     """
     each = mapping.portions_of_block
     if mapping.is_alone:
         return each
-    # Of no rows there are portions, too.
+    # Portions may have no rows.
     portion = max(mapping.rows_of_portion(rows), 1)
     return min(each, max(1, longest_total(ops, mapping, rows) // portion))
 
 
 def is_summed_in_parts(ops: Collection[str], mapping: ThreadMapping, rows: int) -> bool:
-    """Whether so many rows go into one accumulator of a total that they are taken in parts."""
+    """True if a block has more rows than one accumulator of a grid reduction takes."""
     taken = portions_together(ops, mapping, rows) * mapping.rows_of_portion(rows)
     return taken > longest_total(ops, mapping, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """A reduction of `value`, with its `position` where `op` folds that too."""
+    """A reduction of `value`, and of its `position` if `op` reduces that, too."""
 
     tensor: TensorView
     op: str
@@ -77,22 +77,22 @@ class Accumulation:
 
     @property
     def roots(self) -> tuple[Value, ...]:
-        """What each element gives to the reduction."""
+        """Operands of the reduction, for each element."""
         return (self.value,) if self.position is None else (self.value, self.position)
 
     @property
     def is_struct(self) -> bool:
-        """Whether it carries along more than one number."""
+        """True if the accumulator is a struct of several scalars."""
         return reductions.lookup(self.op).accumulator.words > 1
 
     @property
     def is_of_columns(self) -> bool:
-        """Whether it accumulates over the rows, for each column."""
+        """True if it reduces over rows, with a result for each column."""
         return False
 
     @property
     def accumulator_bytes(self) -> int:
-        """Size of what the reduction carries along."""
+        """Size of one accumulator."""
         widest = max(self.accumulate.itemsize, WORD)
         if self.position is not None:
             widest = max(widest, self.position.dtype.itemsize)
@@ -101,20 +101,20 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class RowReduction(Accumulation):
-    """One reduction along the columns, ready at each row after stage `stage`."""
+    """A reduction over the columns; its result of a row is ready after stage `stage`."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
 class GridReduction(Accumulation):
-    """One reduction that needs all blocks.
+    """A reduction across all blocks.
 
-    at      where it has a result: at each column (of all rows, or of a group), at each row, or once
-    points  results; of columns as many as threads could have
-    parts   of each: blocks leave one, or one of each portion of a group's rows
-    offset  bytes before its parts in the workspace, which are [parts, points]
-    bytes   of the workspace for it
+    at      place of the results: each column (of all rows, or of a row group), each row, or one
+    points  results; for columns, as many as threads may own
+    parts   partial results of each: one of a block, or one of each portion of a row group
+    offset  bytes before its partial results in the workspace, which are [parts, points]
+    bytes   size of its partial results in the workspace
     """
 
     at: Point
@@ -130,7 +130,7 @@ class GridReduction(Accumulation):
 
 @dataclass(frozen=True, slots=True)
 class GridEpilogue:
-    """Stores that read totals, at each of `points` points: one thread does one point."""
+    """Stores that read grid reductions, at each of `points` points: one thread does one point."""
 
     at: Point
     points: int
@@ -142,32 +142,27 @@ class GridEpilogue:
 
 @dataclass(frozen=True, slots=True)
 class ReductionSchedule:
-    """A reduction kernel.
+    """Schedule of a reduction kernel.
 
-    element_stores, row_stores    stores at every point, and at every row
-    store_passes    for each store at every point the number of the pass that does it: the first in
-                    which all that it stores is there
-    inside          holds for columns that exist, where the last vector has lanes too many
+    element_stores     stores at every point; `row_stores` are those once a row
+    store_passes       for each store at every point, the first pass that has all its operands
+    inside             predicate of columns that exist, where the last vector has lanes too many
     mapping            how threads and blocks divide the work
-    unroll          for each pass the iterations whose loads go out together, of loops that are not
-                    unrolled anyway
-    compiler_unrolled  passes whose loop compilers unroll, whatever `unroll` says of it
-    row_cache       where what is read of a row stays until the last stage
-    portion_loads   vectors that are the same for all rows of a portion, such as a modulation's of
-                    its batch: loaded before the first of these rows
-    portion_values  values that are computed of them alone, and then, too
-    prefetched      accesses whose next row is loaded before this one is computed
-    async_prefetched  those of them whose next row waits in shared memory: asynchronous copies
-                    (cp.async) bring it
-    to_l2           those of them that are prefetched to the L2 cache one row earlier
-    async_cached    accesses whose row, all of it at once, asynchronous copies bring to where shared
-                    memory keeps it
-    not_hoisted     accesses whose loads stay where they are wanted: at each row, of what is the
-                    same for all; in the last pass, of what nothing before it reads
-    min_blocks_hint blocks that a multiprocessor should have room for, if no register spills for it
-    meets_at_once   what the groups of a block leave of totals of columns meets in shared memory for
-                    all of these at once, not for one after the other
-    paired          lanes stand in registers as `lower/paired_lanes.py` has them
+    unroll             for each pass, iterations whose loads are issued together
+    row_cache          accesses and values of a row kept on chip until the last stage
+    compiler_unrolled  passes whose loop compilers unroll, whatever `unroll` says
+    portion_loads      vectors that all rows of a portion share, such as a batch's modulation
+    portion_values     values of `portion_loads` alone, computed once before these rows
+    prefetched         accesses whose next row is loaded before this one is computed
+    async_prefetched   those of them whose next row cp.async copies to shared memory
+    to_l2              those of them that are prefetched to the L2 cache one row earlier
+    async_cached       accesses whose whole row cp.async copies into the row cache in shared memory
+    not_hoisted        accesses loaded where they are used: row-invariant ones in each row, those
+                       that only the last pass reads in that pass
+    min_blocks_hint    resident blocks a multiprocessor should have, unless registers spill for it
+    meets_at_once      a block's column accumulators of all grid reductions are combined in shared
+                       memory at once, not one reduction after the other
+    paired             lanes are in the register order of `lower/paired_lanes.py`
     """
 
     template: ClassVar[str] = "reduction"
@@ -219,7 +214,7 @@ class ReductionSchedule:
 
     @property
     def passes(self) -> tuple[tuple[Value, ...], ...]:
-        """What the passes over the columns compute: one for each stage, and the last."""
+        """Roots of each pass over the columns: one pass for each stage, and the last."""
         roots: list[list[Value]] = [[] for _ in range(self.stages + 1)]
         for fold in self.row_reductions:
             roots[fold.stage] += fold.roots
@@ -229,20 +224,20 @@ class ReductionSchedule:
         return tuple(map(tuple, roots))
 
     def stores_in_pass(self, number: int) -> tuple[Store, ...]:
-        """Stores at every point that a pass does; -1 is the last."""
+        """Return the stores at every point that a pass does; -1 is the last."""
         passes = range(self.stages + 1)
         found = zip(self.store_passes, self.element_stores, strict=True)
         return tuple(store for n, store in found if n == passes[number])
 
     def moves(self, access: int) -> bool:
-        """Whether a thread has another vector of an access at each of its columns."""
+        """True if a thread has another vector of an access at each of its columns."""
         found = self.accesses[access]
         if found.is_uniform or self.lane_axis == "columns":
             return not found.is_uniform
         return any(v.name == "c" for v in found.loads[0].address.variables())
 
     def is_of_all_rows(self, access: int) -> bool:
-        """Whether an access differs from column to column, and not from row to row."""
+        """True if an access differs from column to column and is row-invariant."""
         found = self.accesses[access]
         if found.is_uniform or any(load.positions for load in found.loads):
             return False
@@ -251,14 +246,14 @@ class ReductionSchedule:
 
     @property
     def row_invariant_smem(self) -> tuple[int, ...]:
-        """What shared memory keeps that is the same for all rows: loaded once a block."""
+        """Row-invariant accesses in shared memory, loaded once a block."""
         if self.grid_split != "rows":
             return ()
         return tuple(k for k in self.row_cache.shared if self.is_of_all_rows(k))
 
     def loads_in_pass(self, number: int) -> set[int]:
-        """The accesses to memory of one pass: not what a pass before, or the whole block, has left
-        in shared memory.
+        """Return accesses that a pass loads from global memory, without those that an earlier pass,
+        or the prologue of the block, left in shared memory.
         """
         wanted = [reachable(roots) for roots in self.passes[: number + 1]]
         found = {k for k, a in enumerate(self.accesses) if not wanted[-1].isdisjoint(a.loads)}
@@ -271,23 +266,23 @@ class ReductionSchedule:
 
     @property
     def has_cached_rows(self) -> bool:
-        """Whether what is read of a row stays on chip until a later pass."""
+        """True if accesses of a row stay on chip until a later pass."""
         return bool(self.row_cache.registers or self.row_cache.shared)
 
     @property
     def has_crowded_totals(self) -> bool:
-        """Whether totals of columns are more than the registers of a block are for."""
+        """True if column accumulators exceed the registers that a block has for them."""
         words = sum(t.accumulator_bytes // WORD for t in self.grid_reductions if t.is_of_columns)
         return words * self.columns > MAX_TOTAL_WORDS * self.mapping.column_tiles
 
     def streams_in_pass(self, number: int) -> bool:
-        """Whether a pass loads of memory what differs from column to column."""
+        """True if a pass loads column-dependent data from global memory."""
         return any(map(self.moves, self.loads_in_pass(number)))
 
     @property
     def has_few_steps(self) -> bool:
-        """Whether threads pass over a row that registers do not hold in a few steps, as many for
-        all of them, and fold it in one part.
+        """True if threads pass over a row that is not in registers in a few steps, the same number
+        for all threads, and reduce it in one part.
         """
         loops = self.walks_columns and self.grid_split == "none"
         few = self.steps <= min(MAX_STEPS, self.longest_chain)
@@ -295,19 +290,19 @@ class ReductionSchedule:
 
     @property
     def has_steps(self) -> bool:
-        """Whether all threads take as many steps through a row, which is then a constant."""
+        """True if all threads take the same, constant number of steps through a row."""
         shared = self.grid_split == "rows" or self.mapping.shares_rows
         return bool(shared or self.row_cache.registers or self.has_few_steps)
 
     @property
     def has_whole_steps(self) -> bool:
-        """Whether all threads have a vector (where lanes are rows: a column) in each of these."""
+        """True if all threads have a vector (where lanes are rows: a column) in each step."""
         end = self.columns if self.lane_axis == "rows" else self.lanes.vectors
         return self.steps * self.threads * self.mapping.column_tiles == end
 
     @property
     def has_spare_rows(self) -> bool:
-        """Whether some threads of the last block to work have no row of their own."""
+        """True if some threads of the last block have no row of their own."""
         mapping = self.mapping
         if self.grid_split == "rows":
             return self.rows // mapping.row_groups % mapping.rows_per_block != 0
@@ -319,38 +314,36 @@ class ReductionSchedule:
 
     @property
     def walks_columns(self) -> bool:
-        """Whether several threads go through the columns of a row."""
+        """True if several threads share the columns of a row."""
         return self.threads > 1
 
     @property
     def is_outer_shared(self) -> bool:
-        """Whether several threads go through the columns of rows that lie side by side."""
+        """True for an outer reduction with several threads per row."""
         return self.lane_axis == "rows" and self.threads > 1
 
     @property
     def block_vectors(self) -> int:
-        """Vectors of one access that a block reads of what its threads share."""
+        """Vectors of one access that the threads of a block read together."""
         if self.is_outer_shared:
             return self.columns * self.rows_per_block
         return self.steps * self.threads if self.mapping.shares_rows else self.lanes.vectors
 
     @property
     def has_written_out(self) -> bool:
-        """Whether there are passes whose steps have registers of their own, or few of them."""
+        """True if some passes are fully unrolled: steps are few or own registers."""
         shares = self.grid_split == "rows"
-        in_registers = self.row_cache.registers or any(
-            t.is_of_columns for t in self.grid_reductions
-        )
-        return bool(in_registers or (shares and self.steps <= MAX_STEPS))
+        columns = any(t.is_of_columns for t in self.grid_reductions)
+        return bool(self.row_cache.registers or columns or (shares and self.steps <= MAX_STEPS))
 
     def is_before_totals(self, number: int) -> bool:
-        """Whether a pass folds rows of which no step keeps anything in registers of its own."""
+        """True if a pass reduces rows and no step keeps anything in registers of its own."""
         is_last = number in (-1, len(self.passes) - 1)
         few = self.grid_split == "rows" and self.steps <= MAX_STEPS
         return few and not (is_last or self.row_cache.registers)
 
     def is_written_out(self, number: int) -> bool:
-        """Whether each step of a pass has registers of its own, or there is room for all loads."""
+        """True if a pass is fully unrolled: its steps own registers, or all loads fit."""
         if self.is_before_totals(number) and self.unroll[number] < self.steps:
             return False
         return self.has_written_out
@@ -380,8 +373,8 @@ class ReductionSchedule:
         return self.mapping.steps(self.lanes.vectors)
 
     def lanes_of(self, fold: Accumulation) -> int:
-        """Accumulators that a thread has for a vector: one a lane. Threads that share a row have
-        few registers, and one accumulator that takes several serves all lanes in turn.
+        """Return the accumulators of a thread for a vector: one a lane. Where threads share a row
+        and registers are few, one accumulator struct takes all lanes in turn.
         """
         shares = self.lane_axis == "columns" and self.threads > 1
         in_turn = shares and fold.is_struct and not fold.is_of_columns
@@ -389,9 +382,9 @@ class ReductionSchedule:
 
     @property
     def longest_chain(self) -> int:
-        """Vectors of a row that go into the same accumulators one after the other. Exponentials of
-        a vector are added up before their sum is added; deviations from one origin, which cancel by
-        as much as they are many, go in one by one.
+        """Most vectors of a row that the same accumulators take. Exponentials of a vector are added
+        up before their sum is added; deviations from one origin, which cancel by as much as they
+        are many, go in one by one.
         """
         vector = self.lanes.vector
         one_by_one = (f for f in self.reductions if f.op != "sum_exp")
@@ -400,11 +393,12 @@ class ReductionSchedule:
 
     @property
     def is_folded_in_parts(self) -> bool:
+        """True if a thread reduces its part of a row in several parts."""
         return self.steps > self.longest_chain and not self.row_cache.registers
 
     @property
     def longest_total(self) -> int:
-        """The same for rows that go into a total."""
+        """Most rows that one accumulator of a grid reduction takes."""
         return longest_total([t.op for t in self.grid_reductions], self.mapping, self.rows)
 
     @property
@@ -413,8 +407,8 @@ class ReductionSchedule:
 
     @property
     def exact_terms(self) -> tuple[Value, ...]:
-        """What goes into totals, but for sums of many rows of which only what is rounded is stored:
-        these lose more by their own additions than by terms that have a few digits less.
+        """Operands of grid reductions that keep full precision: not those of long sums that are
+        stored rounded, which lose more by their additions than by terms with a few digits less.
         """
         many = self.rows // self.mapping.row_groups >= LONGEST_TOTAL
 
@@ -430,18 +424,16 @@ class ReductionSchedule:
 
     @property
     def totals_of_portions(self) -> tuple[int, ...]:
-        """The totals that a block leaves with each portion of its rows, and not with several."""
+        """Grid reductions with a partial result for each portion of a block."""
         if not self.mapping.walks_portions:
             return ()
         every = self.portions_together == 1
-        return tuple(
-            n for n, total in enumerate(self.grid_reductions) if every or total.at == "group"
-        )
+        return tuple(n for n, t in enumerate(self.grid_reductions) if every or t.at == "group")
 
     @property
     def has_portions_ahead(self) -> bool:
-        """Whether the first row of a block's next portion is on its way while what this portion
-        leaves meets in shared memory. Each portion has a row of each block, or this is not known.
+        """True if the first row of a block's next portion is prefetched while partial results of
+        this one are combined. Requires that each portion has a row of each block.
         """
         mapping = self.mapping
         before_last = (mapping.portions_of_group - 1) * mapping.rows_per_block
@@ -454,25 +446,25 @@ class ReductionSchedule:
 
     @property
     def leaves_spans(self) -> bool:
-        """Whether a block leaves some totals several times, each time with several portions."""
+        """True if a block writes several partial results, each of several portions."""
         return 1 < self.portions_together < self.mapping.portions_of_block
 
     @property
     def is_walked_by_one(self) -> bool:
-        """Whether one thread goes through all columns of many rows, which it adds to totals."""
+        """True if one thread adds all columns of many rows to column accumulators."""
         return self.grid_split == "rows" and self.mapping.is_alone
 
     @property
     def takes_rows_in_blocks(self) -> bool:
-        """Whether one thread folds columns, and nothing else, that are too many for registers: then
-        several rows at a time are folded for some columns while these are in registers.
+        """True if one thread only reduces columns, too many for registers: then several rows at a
+        time are reduced for some columns while these are in registers.
         """
         alone = self.is_walked_by_one and not self.row_cache.registers
         return alone and not self.row_reductions and not self.stores_of_rows
 
     @property
     def stores_of_rows(self) -> bool:
-        """Whether a row leaves more than what is added to columns."""
+        """True if a row has outputs besides terms of column reductions."""
         totals = any(not t.is_of_columns for t in self.grid_reductions)
         return bool(self.element_stores or self.row_stores or totals)
 
@@ -481,12 +473,12 @@ class ReductionSchedule:
         return 1 + max((f.stage for f in self.row_reductions), default=0)
 
     def is_compiler_unrolled(self, number: int) -> bool:
-        """Whether compilers unroll the loop of a pass; below zero it is counted from the end."""
+        """True if the loop of a pass is left to the compiler to unroll; -1 is the last pass."""
         return number % len(self.passes) in self.compiler_unrolled
 
     @property
     def workspace_bytes(self) -> int:
-        """Global memory for the parts of totals; each byte is written once and read once."""
+        """Global memory for partial results; each byte is written once and read once."""
         return sum(t.bytes for t in self.grid_reductions)
 
     def __str__(self) -> str:
@@ -503,8 +495,6 @@ class ReductionSchedule:
             text += ", rows by asynchronous copies"
         if not self.grid_reductions:
             return text
-        return (
-            f"{text}; {self.grid_split} split over blocks: {len(self.grid_reductions)} grid "
-            f"reductions of {self.mapping.partials} partials, {self.workspace_bytes:,} B of "
-            f"workspace"
-        )
+        count, partials = len(self.grid_reductions), self.mapping.partials
+        text += f"; {self.grid_split} split over blocks: {count} grid reductions of {partials} "
+        return text + f"partials, {self.workspace_bytes:,} B of workspace"

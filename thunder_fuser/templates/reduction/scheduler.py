@@ -1,18 +1,15 @@
-"""Heuristics of the reduction template: candidates of thread mapping, vector width and row cache,
-of which the cheapest is taken.
+"""Heuristics of the reduction template: candidates of thread mapping, vector width and row cache.
 
 The iteration space is rows x columns. A kernel works in stages. Each stage passes over the columns
-of a row and leaves folded values, which later stages, and the stores, read at the row where they
-were made; that this is the only place where they are wanted is what makes a segment legal, and it
-is checked, not matched by patterns.
+of a row and reduces them to values that later stages, and the stores, read at the same row; that
+nothing reads them elsewhere makes a segment legal, and is checked, not matched by patterns.
 
-`lanes` says what the V lanes of a vector are: consecutive columns (some threads share a row) or
-consecutive rows. Then a thread owns its rows and walks down the columns, or it shares them with
-others of its block, which has a few vectors of rows that lie side by side.
+The V lanes of a vector are consecutive columns (threads share a row) or consecutive rows. Of rows,
+a thread owns its own, or shares them in an outer reduction with other threads of its block.
 
-Totals need more than a block sees: reductions along the rows, or along columns that several blocks
-share because the rows are few. Each block leaves its part of them in a workspace; after a grid
-barrier all blocks add the parts up, in a fixed order, and store what is computed from them.
+Grid reductions need more than one block: reductions over the rows, or over columns that several
+blocks share because the rows are few. Each block writes a partial result to a workspace; after a
+grid barrier all blocks combine these, in a fixed order, and run the epilogue.
 """
 
 from __future__ import annotations
@@ -96,17 +93,17 @@ from thunder_fuser.templates.reduction.thread_mapping import (
 )
 
 MAX_ACCUMULATORS = 48
-"""32-bit registers of a thread that accumulate."""
+"""Most 32-bit registers of a thread for accumulators."""
 _MOST_REGISTERS, _WORKING_REGISTERS = 128, 40
-"""Registers of a thread for which values are kept, and those of them that it computes with."""
+"""Most registers of a thread when values are cached in them, and those of them for computation."""
 _RARELY_NEW = 4
-"""Times that rows read the same of what the L2 cache has for them, and more."""
+"""Fewest times that rows must read the same data for it to count as being in the L2 cache."""
 _HOST_ACCUMULATORS = 96
 """Words of accumulators that stay in a core's registers: AVX2 has 16 of 8 words."""
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
-    """A schedule for a body with reductions, or why there is none."""
+    """Return the cheapest schedule for a body with reductions, or a refusal."""
     made: list[ReductionSchedule | Refusal] = []
     folds = tuple(body.folds)
 
@@ -132,7 +129,7 @@ def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedul
 
 
 def candidates(body: KernelBody, device: DeviceInfo) -> Iterator[ReductionSchedule | Refusal]:
-    """Every way to schedule the reductions of a body as they are."""
+    """Yield a schedule, or a refusal, for each way to schedule the reductions of a body."""
     for arrangement in (*arrangements(body), *alternatives(body)):
         for axis, outer_shared in _ways(arrangement, device):
             yield _Candidate(arrangement, axis, outer_shared, body, device).schedule()
@@ -141,9 +138,9 @@ def candidates(body: KernelBody, device: DeviceInfo) -> Iterator[ReductionSchedu
 def _exact(
     folds: Sequence[ReductionOp], single: Sequence[ReductionOp], outputs: Sequence[TensorView]
 ) -> tuple[ReductionOp, ...]:
-    """The same reductions, where a variance that is all that is wanted of its elements does not
-    wait for their mean: torch adds up in fp64 on a CPU, and a mean that is rounded to fp32 is off
-    by more than small deviations from a large mean.
+    """Return the reductions with one-pass variances where nothing else reads the elements: torch
+    adds up in fp64 on a CPU, and an fp32 mean is off by more than small deviations from a large
+    mean.
     """
     found = []
     for fold, other in zip(folds, single, strict=True):
@@ -154,9 +151,9 @@ def _exact(
 
 
 def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAxis, bool]]:
-    """What lanes are, and, where they are rows, whether several threads walk down the same ones."""
+    """Yield (lane axis, outer reduction with several threads per row) for an arrangement."""
     yield "columns", False
-    # Totals of columns live in the registers of the threads that own the columns.
+    # Column accumulators are in registers of the threads that own the columns.
     if arrangement.grid_split == "none":
         yield "rows", False
         if arrangement.space.is_outer and not device.threads_are_serial:
@@ -165,7 +162,7 @@ def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAx
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One way to schedule a segment."""
+    """One combination of arrangement, lane axis and sharing of rows."""
 
     arrangement: Arrangement
     axis: LaneAxis
@@ -185,7 +182,7 @@ class _Candidate:
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
-        # Where data decide what is read, elements wait for each other one by one.
+        # With gathers, whose addresses depend on data, elements wait for each other one by one.
         is_kept = self.axis == "columns" and not pulled.graph.checks
         lanes = Lanes(pulled.lane_index, pulled.extent, 0, vector, is_kept=is_kept)
         mapping = self._mapping(pulled, lanes)
@@ -204,7 +201,7 @@ class _Candidate:
         )
 
     def _on_chip(self, bare: ReductionSchedule) -> ReductionSchedule:
-        """The schedule with what is kept on chip, unrolled and loaded ahead."""
+        """Return the schedule with row cache, unrolling and prefetches."""
         made = replace(bare, row_cache=self._row_cache(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, compiler_unrolled=choose_compiler_unrolled(made, self.device))
@@ -222,7 +219,7 @@ class _Candidate:
         made = replace(made, row_cache=cache)
         not_hoisted = [k for k in crowded if k not in made.row_invariant_smem]
         made = replace(made, not_hoisted=(*not_hoisted, *cache.loaded_in_last_pass))
-        # Bounds that blocks need are no wish, which a compiler may have dropped for its spills.
+        # Required launch bounds are no hint, which is dropped if a compiler spills for it.
         if cache.loaded_in_last_pass and not made.mapping.blocks_per_sm:
             threads = made.block_threads
             hint = resident_blocks(self.device, threads, CROWDED_REGISTERS, shared_bytes(made))
@@ -231,10 +228,10 @@ class _Candidate:
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
 
     def _with_next_row(self, schedule: ReductionSchedule) -> ReductionSchedule:
-        """The schedule with the next row on its way: through registers if these have room, else to
-        shared memory. One vector of a thread goes there anyway: that is less code, where others
-        compute while it waits. RMSNorm's backward takes 57.1 us with 4,096 columns on an H200, and
-        58.0 through registers; with two vectors each, of 5,120 columns, 72.0 and 70.5.
+        """Return the schedule with the next row prefetched: to registers if these have room, else
+        to shared memory. Rows of one vector a thread go to shared memory anyway: that is less code,
+        where others compute while it waits. RMSNorm's backward takes 57.1 us with 4,096 columns on
+        an H200, and 58.0 through registers; with two vectors each, of 5,120 columns, 72.0 and 70.5.
         """
         ahead = replace(schedule, prefetched=choose_ahead(schedule, self.device))
         if ahead.prefetched and schedule.steps > 1:
@@ -243,7 +240,7 @@ class _Candidate:
         return found if found.async_prefetched else ahead
 
     def _meets_at_once(self, schedule: ReductionSchedule) -> bool:
-        """Whether several totals of columns meet in a block, and have places for all of them."""
+        """True if shared memory has room to combine several column reductions at once."""
         several = sum(total.is_of_columns for total in schedule.grid_reductions) > 1
         if not several or schedule.rows_per_block == 1 or self.device.threads_are_serial:
             return False
@@ -252,7 +249,7 @@ class _Candidate:
         return needed <= shared_bytes_of_block(self.device, blocks_per_sm)
 
     def _row_invariant_smem(self, schedule: ReductionSchedule, crowded: Sequence[int]) -> list[int]:
-        """Those accesses that shared memory has room for, in the place of registers."""
+        """Return row-invariant accesses that shared memory has room for, in place of registers."""
         found: list[int] = []
         blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
         room = shared_bytes_of_block(self.device, blocks_per_sm) - shared_bytes(schedule)
@@ -266,14 +263,14 @@ class _Candidate:
     def _mapping(
         self, pulled: PulledRows, lanes: Lanes, cluster: int = 1, clusters: int = 0
     ) -> ThreadMapping | Refusal:
-        """How threads divide rows, each of which one block has, or each of so many clusters."""
+        """Map threads to rows, each of one block, or of one of `clusters` clusters."""
         space, split = self.arrangement.space, self.arrangement.grid_split
         of_stages = words_of_stages(pulled.folds)
         of_totals = sum(accumulator_words(t.fold) for t in pulled.totals if t.at != "one")
         words = sum(of_stages) + of_totals
         most_words = max(of_stages, default=0) + of_totals
         columns = [total.fold for total in pulled.totals if total.at in ("column", "group")]
-        # Of rows that no vector divides a thread has as many columns, one here and one there.
+        # Where no vector divides rows, a thread has as many columns, which are not contiguous.
         each = self._whole_vector() if self._owns_columns else lanes.vector
         of_rows = sum(map(_bytes_of_rows, pulled.graph.loads))
         work = RowWork(
@@ -309,9 +306,9 @@ class _Candidate:
     def _mapped(
         self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping
     ) -> ReductionSchedule:
-        """The schedule before anything is kept on chip, unrolled or loaded ahead."""
+        """Return the schedule before row cache, unrolling and prefetches are chosen."""
         space = self.arrangement.space
-        # Of rows, each is one lane; of columns, whole vectors are stored as such.
+        # Lanes of rows are guarded one by one; vectors of columns are stored whole.
         vectorized = self.axis == "columns" or not pulled.inside
         grid_split = self.arrangement.grid_split
         row_stores = self._stores(pulled.narrow, lanes, vectorized and self.axis == "rows")
@@ -336,7 +333,7 @@ class _Candidate:
         )
 
     def _row_by_row(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
-        """One row at a time, where values of one have room and those of several have not."""
+        """Return a schedule of one row at a time, if that can cache more values."""
         mapping = replace(bare.mapping, rows_per_block=1, blocks=bare.rows)
         single = replace(bare, mapping=mapping, unroll=made.unroll, paired=made.paired)
         single = replace(single, row_cache=self._row_cache(single))
@@ -344,10 +341,10 @@ class _Candidate:
         return single if len(more) > len(fewer) else made
 
     def _halved(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
-        """Two blocks of a multiprocessor, where one would leave memory idle whenever its threads
-        wait for each other, if each has room for a row. In registers and in shared memory at once
-        there is none: what is computed of either needs as many registers again. Rows that are read
-        lane by lane ask for each sector several times, and caches have room for few of them.
+        """Return a schedule of two blocks per multiprocessor if each has room for a row: one leaves
+        memory idle while its threads wait for each other. Not in registers and shared memory at
+        once: what is computed of either needs as many registers again. Rows read lane by lane ask
+        for each sector several times, and caches have room for few of them.
         """
         mapping = in_two_blocks(bare.mapping, bare.lanes.vectors, bare.rows, self.device)
         if mapping is None or bare.inside or mapping.steps(bare.lanes.vectors) > MAX_STEPS:
@@ -359,7 +356,7 @@ class _Candidate:
     def _in_clusters(
         self, pulled: PulledRows, lanes: Lanes, made: ReductionSchedule
     ) -> ReductionSchedule:
-        """Blocks that have rows by turns, in clusters where these pay."""
+        """Return the schedule of blocks that stride over rows, in clusters where these pay."""
 
         def mapping_of(cluster: int, clusters: int) -> ThreadMapping | Refusal:
             return self._mapping(pulled, lanes, cluster, clusters)
@@ -374,7 +371,7 @@ class _Candidate:
         return self._on_chip(replace(bare, mapping=mapping))
 
     def _row_cache(self, schedule: ReductionSchedule) -> RowCache:
-        """Blocks that share a row pass over it once; lanes of rows have too many columns."""
+        """Choose the row cache: none if a row takes one pass, or has too many columns."""
         if schedule.grid_split == "columns":
             return RowCache()
         if self.axis == "rows" and not schedule.is_outer_shared:
@@ -393,10 +390,10 @@ class _Candidate:
         return self._with_register_values(schedule, cache, accumulators)
 
     def _cached_accesses(self, schedule: ReductionSchedule, accumulators: int) -> RowCache:
-        """What is kept of what is read."""
+        """Choose the accesses to cache."""
         has_block = schedule.rows_per_block == 1 or schedule.is_outer_shared
         moving = filter(schedule.moves, range(len(schedule.accesses)))
-        # Rows first: what is the same for all of them is near anyway.
+        # Rows first: row-invariant data is in near caches anyway.
         columns = sorted(moving, key=schedule.is_of_all_rows)
         return choose_row_cache(
             schedule.accesses,
@@ -417,9 +414,9 @@ class _Candidate:
         )
 
     def _is_near(self, schedule: ReductionSchedule, access: int) -> bool:
-        """Whether the L2 cache has an access when a row wants it, because others do: modulation of
-        a batch, a weight. A modulated LayerNorm of 57,344 rows takes 80.0 us on an H200 with four
-        of these in registers from the first pass on, and 74.6 where the last one loads them.
+        """True if an access is in the L2 cache because other rows read it (modulation, a weight). A
+        modulated LayerNorm of 57,344 rows takes 80.0 us on an H200 with four of these in registers
+        from the first pass on, and 74.6 where the last one loads them.
         """
         if self.device.threads_are_serial or self.arrangement.grid_split != "none":
             return False
@@ -432,7 +429,7 @@ class _Candidate:
     def _with_register_values(
         self, schedule: ReductionSchedule, cache: RowCache, accumulators: int
     ) -> RowCache:
-        """The cache with values in registers, where rows are there."""
+        """Return the cache with values in registers, where rows are there."""
         wide = self.axis == "rows" or not cache.registers or schedule.stages == 0
         if wide or len(schedule.passes) < 2:
             return cache
@@ -451,32 +448,32 @@ class _Candidate:
 
     @property
     def _owns_columns(self) -> bool:
-        """Whether threads have the same columns of all rows, whose totals they keep."""
+        """True if threads have the same columns in all rows, and accumulators for them."""
         serial = self.device.threads_are_serial
         return not serial and has_column_totals(self.arrangement, self.body)
 
     @property
     def _double_registers(self) -> int:
-        """What arithmetic in fp64 takes besides: its division is a subroutine."""
+        """Registers of a thread for fp64 arithmetic, whose division is a subroutine."""
         wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.body.folds)
         return 16 if any(wide) else 0
 
     def _lanes_of_vector(self) -> int:
-        """As many as fill an access, or fewer where rows end within vectors."""
+        """Return the lanes that fill an access, or fewer where rows end within vectors."""
         space = self.arrangement.space
         extent = space.columns if self.axis == "columns" else space.rows
         whole = vector = self._whole_vector()
         while extent % whole:
             whole //= 2
         if self._owns_columns:
-            # No vector of theirs is aligned in every row, and lanes that are loaded one by one had
-            # better be neighbours of other threads' lanes.
+            # Their vectors are not aligned in every row; lanes that are loaded one by one are
+            # coalesced if they are neighbours of other threads' lanes.
             return whole
-        # An extent that only a much narrower vector divides gets a last vector with lanes too many.
+        # An extent that only a much narrower vector divides gets a partial last vector.
         return whole if 2 * whole >= vector else vector
 
     def _whole_vector(self) -> int:
-        """As many lanes as fill an access, unless there are fewer points."""
+        """Return the lanes that fill an access, unless there are fewer points."""
         space = self.arrangement.space
         wide = [t for t in self.body.outputs if t.numel == space.rows * space.columns]
         itemsizes = [t.dtype.itemsize for t in (*wide, *self._wide_sources())]
@@ -500,7 +497,7 @@ class _Candidate:
         return sum(accumulator_words(fold) for fold, role in roles if role in ("column", "group"))
 
     def _wide_sources(self) -> Iterator[TensorView]:
-        """Tensors in memory that reductions read, which have a value for most points."""
+        """Yield tensors in memory that reductions read and that have a value for most points."""
         points = max(self.arrangement.space.rows * self.arrangement.space.columns, 1)
 
         def producers(tensor: TensorView) -> list[TensorView]:
@@ -513,7 +510,7 @@ class _Candidate:
     def _stores(
         self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, vectorized: bool
     ) -> Iterator[Store]:
-        """`vectorized`: all lanes of a vector are stored together, where all of them exist."""
+        """Yield stores; `vectorized`: all lanes of a vector are stored at once, if all exist."""
         for tensor, value, address in stores:
             windows: tuple[VectorAccess, ...] = ()
             if vectorized:
@@ -535,7 +532,7 @@ class _Candidate:
 
 
 def _can_pair(schedule: ReductionSchedule) -> bool:
-    """Whether nothing asks which column a lane is."""
+    """True if lanes can be in paired order: nothing depends on which column a lane is."""
     if schedule.lane_axis == "rows" or schedule.inside or schedule.has_cached_rows:
         return False
     if any(r.position is not None for r in schedule.reductions):
@@ -544,7 +541,7 @@ def _can_pair(schedule: ReductionSchedule) -> bool:
 
 
 def _touched_bytes(load: Load) -> float:
-    """Of memory, between the first and the last element that a load may want."""
+    """Return bytes of memory between the first and the last element that a load may read."""
     lo, hi = load.address.lo, load.address.hi
     if load.positions or lo is None or hi is None:
         return math.inf
@@ -552,13 +549,13 @@ def _touched_bytes(load: Load) -> float:
 
 
 def _bytes_of_rows(load: Load) -> int:
-    """Of a lane, if it reads one element of each column of each row."""
+    """Return bytes of a lane of a load of one element for each column of each row; else 0."""
     names = {variable.name for variable in load.address.variables()}
     return load.dtype.itemsize if "c" in names and names != {"c"} else 0
 
 
 def _bytes_of_columns(load: Load) -> int:
-    """Of a lane, if all rows read the same."""
+    """Return bytes of a lane of a row-invariant load; else 0."""
     names = {variable.name for variable in load.address.variables()}
     return load.dtype.itemsize if names == {"c"} and not load.positions else 0
 
@@ -584,7 +581,7 @@ def _grid_reductions(
         fold = found.fold
         wide = found.at in ("column", "group")
         points = owned if wide else fold.output.numel if found.at == "row" else 1
-        # A block of one thread adds up in the workspace itself, in parts beside the whole.
+        # A block of one thread accumulates in the workspace, with partial accumulators there, too.
         copies = 2 if mapping.is_alone and in_parts and wide else 1
         parts = mapping.parts(1 if found.at == "group" else portions)
         elements = fold.output, fold.op, fold.accumulate, found.value, found.position

@@ -1,4 +1,4 @@
-"""Stages of a reduction kernel: which pass over a row folds what, and which stores what."""
+"""Stages of a reduction kernel: reductions and stores of each pass over a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
 
 
 def stages_of(made: Sequence[PulledReduction]) -> dict[TensorView, int]:
-    """A fold comes one stage after the latest fold that its elements are computed from."""
+    """Return the stage of each reduction: one after the latest one that its elements read."""
     stages: dict[TensorView, int] = {}
     for fold, value, _ in made:
         stages[fold.output] = _first_pass(value, stages)
@@ -20,13 +20,13 @@ def stages_of(made: Sequence[PulledReduction]) -> dict[TensorView, int]:
 
 
 def _first_pass(value: Value, stages: dict[TensorView, int]) -> int:
-    """The pass that has all that a value is computed from."""
+    """Return the first pass that has all operands of a value."""
     folded = (n.tensor for n in reachable([value]) if isinstance(n, Folded))
     return max((stages[tensor] + 1 for tensor in folded), default=0)
 
 
 def words_of_stages(made: Sequence[PulledReduction]) -> Sequence[int]:
-    """Accumulators of a lane that the folds of each stage have."""
+    """Return accumulator words of a lane for the reductions of each stage."""
     stages = stages_of(made)
     words: Counter[int] = Counter()
     for fold, _, _ in made:
@@ -37,8 +37,8 @@ def words_of_stages(made: Sequence[PulledReduction]) -> Sequence[int]:
 def store_passes(
     pulled: PulledRows, grid_split: GridSplit, updated: Container[TensorView]
 ) -> Iterator[int]:
-    """The pass that does each store at every point: one that folds, if it has all that is stored.
-    What takes the place of an input waits for all passes that read that.
+    """Yield the pass of each store at every point: one that reduces, if it has all operands. Stores
+    to the memory of an input come after all passes that read it.
     """
     stages = stages_of(pulled.folds)
     last = 1 + max(stages.values(), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
@@ -18,66 +18,67 @@ from thunder_fuser.templates.reduction.host_tiles import HOST_PARTS, host_tiles
 
 MAX_THREADS = 1024
 _VECTORS_OF_WARP = 4
-"""The same as VECTORS_PER_THREAD of a row that one warp has to itself, which needs no barrier."""
+"""Vectors of a thread up to which one warp has a row to itself, which needs no barrier."""
 _MANY_STEPS = 8
-"""Vectors of a thread beyond which one more is little: all threads of a block share longer rows."""
+"""Vectors of a thread from which on one more is little: long rows take all threads of a block."""
 _VECTORS_OF_BARE_ROW = (8, 4, 2)
-"""Vectors of a thread of rows that are folded for totals, none of them of columns: as many as leave
-rows for all blocks.
+"""Vectors of a thread to try for rows that are reduced without column accumulators: the most that
+leave rows for all blocks.
 """
 _SMALL_ROW = 256
-"""Threads that share a row, of which blocks fill a multiprocessor. LayerNorm of 8,192 x 4,096 bf16
-takes 38.4 us on an H200 with these, and 39.4 with half as many; of 5,120 columns 50.5 with 320, and
-46.4 with 160.
+"""Most threads of a row of which several blocks fill a multiprocessor. LayerNorm of 8,192 x 4,096
+bf16 takes 38.4 us on an H200 with these, and 39.4 with half as many; of 5,120 columns 50.5 with
+320, and 46.4 with 160.
 """
 _SHARED_BLOCK = 512
-_MAX_ROWS_PER_BLOCK = 64
+"""Threads of a block that only reduces over the grid."""
+_MAX_ROWS = 64
 _ACCUMULATORS = 32
-"""Registers of each of so many threads that a block has at most, that accumulators may take."""
+"""Most registers of a thread for accumulators, in a block of `MAX_THREADS`."""
 _COLUMN_REGISTERS = 39
-"""The same of accumulators and of what all rows want, which compilers keep in registers: with 40,
-two vectors of a row spill on sm_100.
+"""Most registers per thread for accumulators and row-invariant vectors, which compilers keep in
+registers. With 40, two vectors of a row spill on sm_100.
 """
 _ROW_REGISTERS = 112
-"""The same of accumulators and of all that a row reads, where threads have 128."""
+"""Most registers per thread for accumulators and all that a row reads, of 128."""
 _LOOP_REGISTERS = 8
-"""Those of them that a loop over parts of the rows takes."""
+"""Registers of `_ROW_REGISTERS` that a loop over parts of the rows takes."""
 _TESTED_REGISTERS = 12
-"""Those besides where some threads have no vector: what these compute with is zeroed under a test.
-"""
+"""More registers where some threads have no vector: predicates zero their operands."""
 _SECOND_ACCUMULATORS = 24
-"""The same of blocks that fold rows, too, where one set is of a part of the rows."""
+"""`_ACCUMULATORS` of two sets, one for a part of the rows, in blocks that reduce rows, too."""
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
+"""Blocks per multiprocessor that share the columns of rows."""
 _SMALL_BLOCKS = 4
-"""The same of blocks that have row after row, of long rows that are read once."""
+"""Blocks per multiprocessor that walk long rows which are read once."""
 _OUTER_ACCUMULATORS = 16
-"""The same as _ACCUMULATORS: each has its result beside it until the last pass."""
+"""`_ACCUMULATORS` of an outer reduction: each has its result beside it until the last pass."""
 LONGEST_PORTION = 128
-"""Rows of a thread that one accumulator of its column takes: more would want a second one."""
+"""Most rows of a thread that one column accumulator takes: more would need a second one."""
 _FEWEST_ROWS = 128
-"""Of a portion, if more of them are made than blocks need: parts of totals are few beside rows."""
+"""Fewest rows of a portion if portions outnumber blocks: partial results stay small beside rows."""
 _ROWS_OF_A_TURN = 5
-"""Rows of a thread in whose time a block leaves one portion and has the next one under way."""
+"""Time from one portion of a block to its next one, in rows of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadMapping:
     """Thread mapping of a reduction kernel: which threads and blocks reduce which rows and columns.
 
-    threads_per_row  that share a row, or a vector of rows where lanes are rows: a power of two, or
-                     whole warps
-    rows_per_block   that a block works on at a time (vectors of rows where lanes are rows)
-    blocks           of the whole grid
-    column_tiles     blocks side by side, each with its own columns
+    threads_per_row  threads that share a row, or a vector of rows where lanes are rows: a power of
+                     two, or whole warps
+    rows_per_block   rows (vectors of rows where lanes are rows) that a block works on at a time
+    blocks           blocks of the grid
+    column_tiles     neighbouring blocks with the same rows, each with its own columns
     blocks_per_row   blocks that share the columns of one row
-    partials         of each grid reduction: one of each block that works on the same points
-    row_groups       of rows that have totals of their own
-    portions         of the rows, of each group as many, the first group's first: a block works on
-                     one, or on one after the other where they are more than partials
-    blocks_per_sm    that a multiprocessor must have room for, because blocks wait for each other
-                     or because one works while the other waits; else 0
-    cluster          blocks of a thread block cluster: one has all columns of a row in its tiles
+    partials         partial results of each grid reduction: one of each block on the same points
+    row_groups       groups of rows with grid reductions of their own
+    portions         of the rows, equally many in each row group, in order: a block works on one, or
+                     on several in turn where they are more than `partials`
+    blocks_per_sm    resident blocks that a multiprocessor needs room for, as they wait for each
+                     other or one works while another waits; else 0
+    cluster          blocks of a thread block cluster, whose tiles are all columns of a row
     """
 
     threads_per_row: int
@@ -93,21 +94,21 @@ class ThreadMapping:
 
     @property
     def shares_rows(self) -> bool:
-        """Whether the blocks of a cluster fold a row together."""
+        """True if the blocks of a cluster reduce a row together."""
         return self.cluster > 1 and self.column_tiles == self.cluster
 
     @property
     def meets_in_clusters(self) -> bool:
-        """Whether blocks of a cluster have rows of their own, and add up what these leave."""
+        """True if blocks of a cluster have rows of their own and combine their partial results."""
         return self.cluster > 1 and self.column_tiles == 1
 
     @property
     def is_alone(self) -> bool:
-        """A block is one thread, which has more columns than registers."""
+        """True if a block is one thread, which has more columns than registers."""
         return self.threads_per_row * self.rows_per_block == 1
 
     def steps(self, vectors: int) -> int:
-        """Vectors of a row that one thread works on."""
+        """Return the vectors of a row that one thread works on."""
         return -(-vectors // (self.threads_per_row * self.column_tiles * self.blocks_per_row))
 
     @property
@@ -116,50 +117,49 @@ class ThreadMapping:
 
     @property
     def parts_of_group(self) -> int:
-        """What blocks leave of a total of one group."""
+        """Partial results of a grid reduction of one row group."""
         each = self.portions_of_group
         return each // self.cluster if self.meets_in_clusters else each
 
     @property
     def walks_portions(self) -> bool:
-        """Whether a block works on several portions, one after the other."""
+        """True if a block works on several portions in turn."""
         return self.portions > self.partials
 
     @property
     def portions_of_block(self) -> int:
-        """As many as the block with the most has."""
+        """Portions of the block that has the most."""
         return -(-self.portions // self.partials)
 
     def parts(self, portions: int) -> int:
-        """What blocks leave of a total, each with so many of its portions."""
+        """Return the partial results of a grid reduction, one of each `portions` portions."""
         spans, rest = divmod(self.portions, portions * self.partials)
         parts = spans * self.partials + min(rest, self.partials)
         return parts // self.cluster if self.meets_in_clusters else parts
 
     def rows_of_portion(self, rows: int) -> int:
-        """Rows that one thread works on of each portion, where blocks share them."""
+        """Return the rows of each portion that one thread works on, where blocks share rows."""
         return -(-(rows // self.row_groups) // (self.portions_of_group * self.rows_per_block))
 
     def rows_per_thread(self, rows: int) -> int:
-        """The same of all its portions."""
+        """Return the rows of all its portions that one thread works on."""
         return self.portions_of_block * self.rows_of_portion(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """What the threads of a reduction kernel divide among themselves.
+    """Work that the threads of a reduction kernel divide among themselves.
 
-    vectors       of lanes: of a row, or of rows
-    has_stages    results of a row are wanted while the kernel runs, so that one block has all of
-                  its columns
-    accumulators  32-bit registers with which a thread folds one vector
-    at_a_time     those of them that it has in one pass: a stage's are free in the next
-    column_accumulators  those of them that it keeps for each of its vectors from row to row
-    of_rows       32-bit registers of what a thread reads of one vector of each row
-    of_columns    the same of what all rows have in common
-    row_groups    of rows that have totals of their own: a block works on rows of one
-    reads_once    one pass over a row is all
-    is_narrow     a vector is several accesses, since rows begin within wider ones
+    vectors              of a row, or of rows where lanes are rows
+    has_stages           the kernel reads its results of a row: one block has all its columns
+    accumulators         32-bit registers of a thread for accumulators of one vector
+    at_a_time            most of them in one pass: those of a stage are free in the next
+    column_accumulators  those of them that a thread keeps from row to row, for each vector
+    of_rows              32-bit registers of what a thread reads of one vector of each row
+    of_columns           32-bit registers of the row-invariant vectors it reads
+    row_groups           groups of rows with grid reductions of their own: a block has rows of one
+    reads_once           each row takes one pass
+    is_narrow            a vector is several accesses, since rows begin within wider ones
     """
 
     vectors: int
@@ -183,8 +183,8 @@ class RowWork:
 def choose_thread_mapping(
     work: RowWork, axis: LaneAxis, outer_shared: bool, grid_split: GridSplit, device: DeviceInfo
 ) -> ThreadMapping | None:
-    """The mapping of some work; None where a row is not worth sharing. `stacks`: several threads
-    walk down rows that lie side by side.
+    """Choose the mapping of some work; None where a row is not worth sharing. `outer_shared`: an
+    outer reduction with several threads per row.
     """
     if grid_split == "rows":
         return _sharing_rows(work, device)
@@ -204,21 +204,21 @@ def choose_thread_mapping(
 
 
 def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
-    """Whether rows are long, and enough for several small blocks on each multiprocessor, some of
-    which fold while others wait for memory.
+    """True if rows are long, and enough for several small blocks on each multiprocessor, some of
+    which reduce while others wait for memory.
     """
     is_long = rows >= _SMALL_BLOCKS * device.sm_count and vectors >= 2 * MAX_THREADS
     return is_long and not device.threads_are_serial
 
 
 def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
-    """The same of rows of which nothing is kept from pass to pass, nor for columns."""
+    """True for such rows of which nothing is kept between passes, and no column accumulators."""
     bare = work.has_stages and work.reads_once and not work.column_accumulators
     return bare and takes_small_blocks(work.rows, work.vectors, device)
 
 
 def _outer(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
-    """Some vectors of rows that lie side by side for each block."""
+    """Map an outer reduction with several threads per row: neighbouring rows share a block."""
     most = MAX_THREADS
     while most > _FEWEST_THREADS and work.accumulators * most > _OUTER_ACCUMULATORS * MAX_THREADS:
         most //= 2
@@ -226,7 +226,7 @@ def _outer(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     while owned > FEWEST_OUTER_ROWS and -(-work.vectors // owned) < device.sm_count:
         owned //= 2
     threads = min(most // owned, _power_of_two(work.columns) // OUTER_COLUMNS)
-    # Whole warps.
+    # At least a warp.
     threads = max(threads, WARP_SIZE // owned)
     if threads > work.columns:
         return None
@@ -234,7 +234,7 @@ def _outer(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
 
 
 def _threads(work: RowWork, device: DeviceInfo) -> tuple[int, int]:
-    """(threads that share a row, rows of a block). A host core runs one thread after the other."""
+    """Return (threads per row, rows per block). A host core runs one thread after the other."""
     if device.threads_are_serial:
         return 1, 8
     if work.vectors > WARP_SIZE * _VECTORS_OF_WARP:
@@ -244,8 +244,8 @@ def _threads(work: RowWork, device: DeviceInfo) -> tuple[int, int]:
 
 
 def _of_shared_row(work: RowWork, device: DeviceInfo) -> int:
-    """Threads of a row that several warps share, with few vectors each where rows are too few to
-    keep all multiprocessors busy, or where blocks of so many threads fill one.
+    """Return threads of a row that several warps share, with few vectors each where rows are too
+    few to keep all multiprocessors busy, or where such blocks fill one.
     """
     few, many = VECTORS_PER_THREAD, MANY_VECTORS_PER_THREAD
     threads, fewer = (sharing(work.vectors, MAX_THREADS, each) for each in (few, many))
@@ -255,8 +255,8 @@ def _of_shared_row(work: RowWork, device: DeviceInfo) -> int:
 
 
 def sharing(vectors: int, most: int, each: int = 1) -> int:
-    """Threads that share so many vectors, `each` or as many more as `most` threads leave: all have
-    equally many, but for those of the last warp. Where they have many, all of `most`.
+    """Return threads that share `vectors` vectors, at least `each` a thread: all have equally many,
+    but for those of the last warp. Where a thread has many: `most`.
     """
     if vectors <= WARP_SIZE:
         return _power_of_two(vectors)
@@ -265,13 +265,13 @@ def sharing(vectors: int, most: int, each: int = 1) -> int:
 
 
 def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
-    """Blocks stride over rows; a thread has the same columns in each of them."""
+    """Map blocks that stride over rows; a thread has the same columns in each row."""
     within, vectors, has_stages = work.rows_of_group, work.vectors, work.has_stages
     if device.threads_are_serial:
         tiles, parts = (1, HOST_PARTS) if has_stages else host_tiles(work.vectors, within)
         if parts == 1:
             return None
-        return _in_portions(work, 1, 1, tiles, parts, within, 0)
+        return _in_portions(work, 1, 1, tiles, parts, within)
     most = MAX_THREADS
     while not resident_blocks(device, most):
         most //= 2
@@ -290,25 +290,24 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
         threads = sharing(vectors, most)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
-    owned = max(
-        1, WARP_SIZE // threads, min(most // threads, _MAX_ROWS_PER_BLOCK, _power_of_two(within))
-    )
+    owned = max(1, WARP_SIZE // threads, min(most // threads, _MAX_ROWS, _power_of_two(within)))
     blocks = blocks_per_sm * device.sm_count // tiles
     if min(blocks, -(-within // owned)) <= 1 and not has_stages:
         return None
-    # Blocks that keep totals of columns in registers until the last row have a multiprocessor each.
-    # A second set of accumulators where columns are long, or one portion of them at a time.
+    # Blocks with column accumulators in registers until the last row have a multiprocessor each.
+    # Long columns take a second set of accumulators, or one portion at a time.
     steps = -(-vectors // (threads * tiles))
     taken = 2 * (work.accumulators + (steps - 1) * work.column_accumulators)
     has_room = taken * threads * owned <= _SECOND_ACCUMULATORS * MAX_THREADS
     is_whole = work.row_groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * owned
-    return _in_portions(work, threads, owned, tiles, max(blocks, 1), longest, blocks_per_sm)
+    found = _in_portions(work, threads, owned, tiles, max(blocks, 1), longest)
+    return replace(found, blocks_per_sm=blocks_per_sm)
 
 
 def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
-    """Whether half a block's threads have registers for a row with what is kept for its columns: a
-    second set of it where rows are so many that they are taken in parts, which are a loop more.
+    """True if half a block's threads have registers for a row with its column accumulators: two
+    sets of these where rows are so many that they are reduced in parts, which are a loop more.
     """
     if work.is_narrow:
         return False
@@ -319,15 +318,15 @@ def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
         room -= _LOOP_REGISTERS
         taken = 2 * (work.accumulators + (steps - 1) * columns)
         has_second = taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS
-        # Blocks that take rows by portions have no second set. Without clusters the next row is not
-        # copied to shared memory, but has its registers.
+        # Blocks that walk portions have no second set. Without clusters the next row is prefetched
+        # to registers, not to shared memory.
         columns *= 2 if has_second or not device.clusters else 1
     return steps * (columns + work.of_rows + work.of_columns) <= room
 
 
 def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
-    """Threads of a row of which nothing is kept for its columns: few, so that a block of `most` has
-    many rows, which do not wait for each other, if there are so many.
+    """Return the threads of a row without column accumulators: few, so that a block of `most` has
+    many rows, which do not wait for each other, if there are as many.
     """
     for each in _VECTORS_OF_BARE_ROW:
         threads = sharing(work.vectors, most, each)
@@ -337,14 +336,14 @@ def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
 
 
 def _is_crowded(work: RowWork, threads: int) -> bool:
-    """Whether what a thread keeps from row to row leaves it too few registers to compute a row.
+    """True if registers kept from row to row leave too few to compute a row.
 
     Where several rows share a block, one computes while others wait, and the registers of a pass
-    are enough. A lone row wants more of them: what they do not hold goes through shared memory, and
-    is not loaded ahead.
+    are enough. A single row needs more: what they do not hold goes through shared memory, and is
+    not prefetched.
     """
     of_row = sharing(work.vectors, threads)
-    # Of whole rows a block has fewer threads, and each of them more registers.
+    # With whole rows a block has fewer threads, and each of them more registers.
     room = MAX_THREADS / (threads // of_row * of_row)
     taken = work.at_a_time if 2 * of_row <= threads else work.accumulators
     invariant = taken + work.of_columns
@@ -354,16 +353,10 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
 
 
 def _in_portions(
-    work: RowWork,
-    threads: int,
-    owned: int,
-    tiles: int,
-    most: int,
-    longest: int,
-    blocks_per_sm: int,
+    work: RowWork, threads: int, owned: int, tiles: int, most: int, longest: int
 ) -> ThreadMapping:
-    """The mapping with at most so many blocks for each tile, which walk over portions of groups of
-    rows: as many portions as let blocks end at about the same time, of at most `longest` rows.
+    """Map work to at most `most` blocks for each column tile, which walk over portions of row
+    groups: as many portions as let blocks end at about the same time, of at most `longest` rows.
     """
     within, row_groups = work.rows_of_group, work.row_groups
     each = max(1, min(most // row_groups, -(-within // owned)))
@@ -380,20 +373,12 @@ def _in_portions(
         each = min(range(fewest, max(fewest, within // _FEWEST_ROWS) + 1), key=latest)
     portions = row_groups * each
     parts = min(portions, most)
-    return ThreadMapping(
-        threads_per_row=threads,
-        rows_per_block=owned,
-        blocks=parts * tiles,
-        column_tiles=tiles,
-        partials=parts,
-        row_groups=row_groups,
-        portions=portions,
-        blocks_per_sm=blocks_per_sm,
-    )
+    found = ThreadMapping(threads, owned, parts * tiles, column_tiles=tiles, partials=parts)
+    return replace(found, row_groups=row_groups, portions=portions)
 
 
 def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMapping | None:
-    """Several blocks work on one row: rows are too few to keep the device busy."""
+    """Map work to several blocks per row: rows are too few to keep the device busy."""
     if device.threads_are_serial:
         splits = min(HOST_PARTS // max(rows, 1), vectors)
         if splits < 2:
@@ -407,17 +392,10 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
 
 
 def _with_splits(threads: int, rows: int, splits: int, blocks_per_sm: int) -> ThreadMapping:
-    return ThreadMapping(
-        threads_per_row=threads,
-        rows_per_block=1,
-        blocks=rows * splits,
-        blocks_per_row=splits,
-        partials=splits,
-        portions=splits,
-        blocks_per_sm=blocks_per_sm,
-    )
+    found = ThreadMapping(threads, 1, rows * splits, blocks_per_row=splits, partials=splits)
+    return replace(found, portions=splits, blocks_per_sm=blocks_per_sm)
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not smaller."""
+    """Return the smallest power of two that is not smaller."""
     return 1 << max(number - 1, 0).bit_length()

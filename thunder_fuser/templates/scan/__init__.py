@@ -1,1 +1,1 @@
-"""Scan kernels: rows walked from end to end, each element with what went before it."""
+"""Scan kernels: prefix reductions along the rows."""

@@ -1,10 +1,10 @@
-"""Lowering of a scan kernel: a loop over the tiles of a row, in each of which every scan is loads,
-elements, and what they add up to, and then the stores.
+"""Lowering of a scan kernel: a loop over the tiles of a row, in which each scan is loads, elements
+and their prefix reductions, followed by the stores.
 
 Names beyond those of `lanes_to_ir`: r is the row, t the thread's number within it, g the row's
-number within the block, first the vector that a tile begins with; e<n> are the elements of the n-th
-scan, which become its results, b<n> is what the threads before this one have of it, a<n> what the
-tiles before this one have.
+number within the block, first the first vector of a tile; e<n> are the elements of the n-th scan,
+which become its results, b<n> is the prefix of the threads before this one, a<n> that of the tiles
+before this one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT = DataType.Int32
 
 
 def fits_int32(schedule: ScanSchedule) -> bool:
-    """Every index that the kernel can mention, and all steps towards it, fit into an Int32."""
+    """True if every index of the kernel, and all steps towards it, fit into an Int32."""
     mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
     mentioned += [schedule.lanes(s.address) for s in schedule.stores]
     rows = schedule.blocks * schedule.rows_per_block
@@ -40,7 +40,7 @@ def fits_int32(schedule: ScanSchedule) -> bool:
 
 
 class ScanLowering(LaneLowering):
-    """Lowers the body of one scan kernel."""
+    """Lowers the body of a scan kernel."""
 
     def __init__(self, schedule: ScanSchedule, frame: Frame) -> None:
         scanned = [s.value for s in schedule.scans]
@@ -68,10 +68,10 @@ class ScanLowering(LaneLowering):
         tiles = ir.Loop(axis, end, tuple(inside), step=schedule.threads, type=self._index)
         return [*found, tiles]
 
-    # ---- where a thread is
+    # ---- row and vector of a thread
 
     def _row(self) -> list[ir.Stmt]:
-        """The row of a thread; the last one for threads beyond it, which work in vain."""
+        """Declare the row of a thread; threads beyond the last compute that one."""
         schedule, thread = self.schedule, ir.LaunchIndex.THREAD
         threads, owned = schedule.threads, schedule.rows_per_block
         found: list[ir.Stmt] = []
@@ -89,8 +89,8 @@ class ScanLowering(LaneLowering):
         return [*found, self._let("own", row), self._let("r", last)]
 
     def _vector_of_tile(self, first: ir.Expr | None) -> list[ir.Stmt]:
-        """The vector of a thread; the last one for threads beyond the row's end: what they bring
-        comes after everything. `first`: of the tile, where there are several.
+        """Declare the vector of a thread; the last one for threads beyond the row's end, which come
+        after all others. `first`: that of the tile, if there are several.
         """
         own = _T if self.schedule.threads > 1 else ir.Int(0)
         number = own if first is None else add(first, own)
@@ -113,7 +113,7 @@ class ScanLowering(LaneLowering):
     # ---- a tile
 
     def _tile(self) -> list[ir.Stmt]:
-        """What is done with the vector of a thread."""
+        """Lower the vector of a thread."""
         found: list[ir.Stmt] = []
         indices, done = self._arithmetic(), set[Value]()
         for n in range(len(self.schedule.scans)):
@@ -121,7 +121,7 @@ class ScanLowering(LaneLowering):
         return [*found, *self._stores(indices, done)]
 
     def _scan(self, n: int, indices: IndexArithmetic, done: set[Value]) -> list[ir.Stmt]:
-        """The n-th scan of a tile, from its elements to its results."""
+        """Lower the n-th scan of a tile, from its elements to its results."""
         scan, lanes = self.schedule.scans[n], self.lanes.vector
         one, elements = _reducer(scan), Var(f"e{n}")
         value = values.operand(scan.value, scan.accumulate, lambda node: self._name(node, ONE))
@@ -145,7 +145,7 @@ class ScanLowering(LaneLowering):
         return [*found, self._lane_loop([result], LoopKind.VECTOR)]
 
     def _slots(self, n: int) -> ir.Expr | None:
-        """Where the warps of a row exchange what they have of the n-th scan."""
+        """Return the shared memory in which the warps of a row exchange the n-th scan."""
         schedule = self.schedule
         if not schedule.slot_bytes:
             return None
@@ -162,9 +162,7 @@ class ScanLowering(LaneLowering):
         indices: IndexArithmetic,
         done: set[Value],
     ) -> list[ir.Stmt]:
-        """Loads that no section before has done, and `lane` for each lane, with the values that it
-        mentions.
-        """
+        """Lower the loads that no section before has done, and `lane` with its operands."""
         accesses = {self._access[node] for node in reachable(roots) if isinstance(node, Load)}
         new = sorted(accesses - self._read)
         self._read.update(new)
@@ -209,7 +207,7 @@ class ScanLowering(LaneLowering):
         return [*found, ir.If(tuple(tests), tuple(ends))] if tests else [*found, *ends]
 
     def _guarded(self, n: int, store: Store, indices: IndexArithmetic) -> list[ir.Stmt]:
-        """A store of lanes that exist."""
+        """Store the lanes that exist."""
         if not self.schedule.inside:
             return self._store(n, store, indices)
         inner = indices.child()

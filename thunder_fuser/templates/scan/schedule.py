@@ -1,10 +1,10 @@
-"""The scan template: threads that share a row take a tile of it at a time, a vector each, and hand
-each other and the next tile what they have added up.
+"""The scan template: threads that share a row take a tile of it at a time, a vector each, and pass
+their prefix on to each other and to the next tile.
 
-The elements of a thread are neighbours in memory. It scans them in registers, the threads of a warp
-scan what each of them has in all, and the warps of a block the same through shared memory. A row of
-any length takes as many tiles as it needs; what is computed from a scan, point by point, is stored
-from the tile that has it. Nothing is read twice.
+The elements of a thread are contiguous in memory. It scans them in registers, the threads of a warp
+scan each other's sums, and the warps of a block theirs through shared memory. A row of any length
+takes as many tiles as it needs; values computed from a scan, point by point, are stored from their
+tile. Nothing is read twice.
 
 On the host one thread walks a row.
 """
@@ -29,14 +29,14 @@ from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
 
 THREADS = 256
-"""Of a block, where there are rows for all multiprocessors; where not, a row may have more."""
+"""Threads of a block, if rows are enough for all multiprocessors; else a row may have more."""
 _SLOT_BYTES = 16
-"""What the slots of a row are a multiple of."""
+"""Alignment in bytes of a row's slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowScan:
-    """One scan: `value` is an element of it, `fold` the reduction that it keeps the parts of."""
+    """One scan of the elements `value`; `fold` is the reduction whose prefixes it computes."""
 
     tensor: TensorView
     op: str
@@ -47,12 +47,12 @@ class RowScan:
 
 @dataclass(frozen=True, slots=True)
 class ScanSchedule:
-    """A scan kernel.
+    """Schedule of a scan kernel.
 
-    scans    in an order in which a tile can do them
-    stores   from each point
-    inside   holds for columns that exist, where the last vector has lanes too many
-    threads  that share a row: a power of two
+    scans    scans, in an order in which a tile can compute them
+    stores   stores at every point
+    inside   predicate of columns that exist, where the last vector has lanes too many
+    threads  threads that share a row: a power of two
     """
 
     template: ClassVar[str] = "scan"
@@ -82,25 +82,25 @@ class ScanSchedule:
 
     @property
     def tiles(self) -> int:
-        """Of a row."""
+        """Tiles of a row."""
         return -(-self.lanes.vectors // self.threads)
 
     # ---- shared memory
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a tile follows another whose slots may still be read."""
+        """True if slots are double buffered: the previous tile's may still be read."""
         return self.tiles > 1 and self.threads > WARP_SIZE
 
     def slot_offset(self, n: int) -> int:
-        """Bytes before the slots of the n-th scan of a row, one for each warp."""
+        """Return bytes before the slots of the n-th scan of a row, one for each warp."""
         warps = self.threads // WARP_SIZE if self.threads > WARP_SIZE else 0
         sizes = (max(scan.accumulate.itemsize, WORD) * warps for scan in self.scans[:n])
         return sum(-(-size // _SLOT_BYTES) * _SLOT_BYTES for size in sizes)
 
     @property
     def slot_bytes(self) -> int:
-        """The slots of all scans of one row, for one tile."""
+        """Bytes of the slots of all scans of one row, for one tile."""
         return self.slot_offset(len(self.scans))
 
     @property
@@ -117,7 +117,7 @@ class ScanSchedule:
 
 
 def schedule_scan(body: KernelBody, device: DeviceInfo) -> ScanSchedule | Refusal:
-    """Schedule the scans of one segment, or say why they are no kernel."""
+    """Schedule the scans of one segment, or refuse."""
     found = pull_scans(body)
     if isinstance(found, Refusal):
         return found
@@ -145,8 +145,8 @@ def schedule_scan(body: KernelBody, device: DeviceInfo) -> ScanSchedule | Refusa
 
 
 def _lanes_of_vector(pulled: PulledScans, device: DeviceInfo) -> int:
-    """As many as fill an access of the narrowest type, in registers for the widest one, unless rows
-    are shorter.
+    """Return the lanes that fill an access of the narrowest type, within registers for the widest
+    one, unless rows are shorter.
     """
     points = pulled.rows * pulled.columns
     tensors = [tensor for tensor, _, _ in pulled.stores]
@@ -159,20 +159,20 @@ def _lanes_of_vector(pulled: PulledScans, device: DeviceInfo) -> int:
     whole = vector
     while pulled.columns % whole:
         whole //= 2
-    # Rows that only a much narrower vector divides get a last vector with lanes too many: not where
-    # one thread would ask of each lane of a row whether it exists.
+    # Rows that only a much narrower vector divides get a partial last vector: not where one thread
+    # would test each lane of a row.
     return whole if 2 * whole >= vector or device.threads_are_serial else vector
 
 
 def _threads(vectors: int, rows: int, device: DeviceInfo) -> tuple[int, int]:
-    """Threads that share a row, and rows of a block."""
+    """Return (threads per row, rows per block)."""
     if device.threads_are_serial:
         return 1, 1
     resident = device.sm_count * (device.threads_per_sm // THREADS)
     most = THREADS if 2 * rows >= resident else device.max_threads_per_block
     threads = min(most, 1 << max(vectors - 1, 0).bit_length())
     owned = max(1, THREADS // threads)
-    # Whole warps, and a block for each multiprocessor.
+    # At least a warp, and a block for each multiprocessor.
     while owned * threads > WARP_SIZE and owned > 1 and -(-rows // owned) < device.sm_count:
         owned //= 2
     return threads, owned
@@ -182,5 +182,5 @@ def _stores(pulled: PulledScans, lanes: Lanes, body: KernelBody) -> Iterator[Sto
     for tensor, value, address in pulled.stores:
         aligned = body.stores[tensor].alignment
         windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
-        # Lanes that are too many are told apart one by one.
+        # Lanes beyond the row are guarded one by one.
         yield Store(tensor, value, address, () if pulled.inside else windows)

@@ -1,4 +1,4 @@
-"""Axes of a transpose: the two dimensions that loads and stores have innermost.
+"""Axes of a transpose: the innermost dimensions of its loads and of its stores.
 
 I is the innermost dimension of the stores, J another one, along which some loads have stride 1.
 Both are found in the addresses, which are sums of digits of the flattened point; all other
@@ -18,7 +18,7 @@ from thunder_fuser.lower.scalar_graph import Conjunction, Load
 from thunder_fuser.lower.vectorize import ALWAYS, simplify
 
 SHORTEST_I = 128
-"""Points along I that make a dimension of their own; fewer are joined with what lies above them."""
+"""Fewest points along I of a dimension of its own; shorter ones are joined with outer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Axes:
 
 
 def find_axes(group: PointGroup, sector: int) -> list[tuple[Axes, int]] | Refusal:
-    """Ways to see the points such that some load has stride 1 along J, and these loads' bytes.
+    """Return the axes along whose J some load has stride 1, with the bytes of these loads.
 
-    Memory delivers a sector of bytes at least: to step over shorter dimensions is no loss.
+    Memory delivers at least a sector of bytes: a stride over shorter dimensions costs nothing.
     """
     found: dict[Axes, int] = {}
     refusal = Refusal("stride", "no load has stride 1 along another dimension than the stores")
@@ -81,8 +81,8 @@ def _axes_of(load: Load, group: PointGroup) -> Axes | None:
 class Plane:
     """The points of a group, cut into tiles with `sides` along J and I.
 
-    Forms are replaced in two steps: J and I first end where the dimensions do, so that digits of
-    addresses fall apart along them, and are then counted from the corner of a tile, which may reach
+    Forms are substituted in two steps: first J and I within their extents, so that digits of
+    addresses separate along them, and then coordinates from the corner of a tile, which may reach
     further.
     """
 
@@ -105,14 +105,14 @@ class Plane:
 
     @property
     def exact(self) -> tuple[Form, Form, Mapping[Form, Form]]:
-        """J, I, and the point in terms of them and of what numbers the planes."""
+        """J, I, and the substitution of the point by them and by the number of the plane."""
         axes = self.axes
         j, i = self.variable("J", axes.j), self.variable("I", axes.i)
         o, m = self.variable("o", axes.outer), self.variable("m", axes.middle)
         return j, i, {self.group.point: ((o * axes.j + j) * axes.middle + m) * axes.i + i}
 
     def steps(self, local_j: Form, local_i: Form) -> list[Mapping[Form, Form]]:
-        """From the point to the tile's number and local coordinates."""
+        """Return the substitutions from the point to the tile's number and local coordinates."""
         j, i, first = self.exact
         along_j, along_i = self.counts
         rest, at_i = divmod(self.variable("tile", self.tiles), along_i)
@@ -127,7 +127,7 @@ class Plane:
         return [first, second]
 
     def turned(self, load: Load) -> bool:
-        """Whether the load has stride 1 along J, and another stride along I."""
+        """True if the load has stride 1 along J, and another stride along I."""
         j, i, step = self.exact
         address = load.address.substitute(step)
         strided = address.depends_on(i) and address.coefficient(i) != 1
@@ -135,7 +135,7 @@ class Plane:
         return always and strided and address.coefficient(j) == 1
 
     def inside(self, lanes: LaneForms) -> Conjunction:
-        """What holds for vectors that exist, where the last tile is not a whole one."""
+        """Return the predicate of vectors that exist, where the last tile is partial."""
         j, i, _ = self.exact
         extents, sides = (self.axes.j, self.axes.i), self.sides
         left = [

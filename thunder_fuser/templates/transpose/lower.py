@@ -33,7 +33,7 @@ _INT = DataType.Int32
 
 
 def fits_int32(part: TransposePart) -> bool:
-    """Every index that the kernel can mention, and all steps towards it, fit into an Int32."""
+    """True if every index of the kernel, and all steps towards it, fit into an Int32."""
     mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
     mentioned += [part.lanes(s.address) for s in part.stores]
     mentioned += [tile.address for tile in part.tiles]
@@ -42,7 +42,7 @@ def fits_int32(part: TransposePart) -> bool:
 
 
 class TransposeLowering(LaneLowering):
-    """Lowers one part."""
+    """Lowers one part of a transpose kernel."""
 
     def __init__(self, part: TransposePart, frame: Frame) -> None:
         super().__init__(part.graph, part.accesses, part.lanes, part.stores, frame)
@@ -51,7 +51,7 @@ class TransposeLowering(LaneLowering):
         self._tiles = {self._access[tile.load]: tile for tile in part.tiles}
 
     def body(self) -> list[ir.Stmt]:
-        """What a thread does; `block` counts from the first block of the part."""
+        """Lower the statements of a thread; `block` counts from the first block of the part."""
         live = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         direct = [k for k in live if k not in self._tiles]
         turned = [k for k in live if k in self._tiles]
@@ -62,7 +62,7 @@ class TransposeLowering(LaneLowering):
             found += fills
             found.append(self._each_vector(lambda i: self._computed(direct, turned, ONE, i)))
         else:
-            # All that comes from memory is asked for before anybody waits.
+            # All loads from memory are issued before any thread waits.
             found.append(ir.Let("t", _INT, ir.LaunchIndex.THREAD))
             found += [self._array(k, self._steps(self.lanes.vectors)) for k in direct]
             if direct:
@@ -76,7 +76,7 @@ class TransposeLowering(LaneLowering):
     def _computed(
         self, direct: Sequence[int], turned: Sequence[int], copy: Copy, indices: IndexArithmetic
     ) -> list[ir.Stmt]:
-        """One vector along I: what it still has to load, values, stores."""
+        """Lower one vector along I: its remaining loads, values, stores."""
         found = self._prefetched(self.part.prefetches, indices)
         found += [self._array(k) for k in direct]
         found += self._loads(direct, ONE, indices, set())
@@ -89,7 +89,7 @@ class TransposeLowering(LaneLowering):
         return -(-count // self.part.threads)
 
     def _loop(self, count: int, body: Sequence[ir.Stmt]) -> ir.Loop:
-        """`body` for every p of this thread below `count`."""
+        """Loop `body` over every p of this thread below `count`."""
         threads = self.part.threads
         if threads == 1:
             return ir.Loop("p", ir.Int(count), tuple(body))
@@ -99,7 +99,7 @@ class TransposeLowering(LaneLowering):
         return ir.Loop("k", ir.Int(self._steps(count)), (place, *body), ir.LoopKind.UNROLLED)
 
     def _each_vector(self, body: Callable[[IndexArithmetic], list[ir.Stmt]]) -> ir.Loop:
-        """What `body` does, for every vector along I of the tile that has points."""
+        """Loop over the vectors along I of the tile that have points."""
         across = ir.Int(self.part.sides[1] // self.lanes.vector)
         indices = self._arithmetic()
         guard = self._disjunction((self.part.inside,), indices)
@@ -122,7 +122,7 @@ class TransposeLowering(LaneLowering):
         return ir.TransposeTile(f"m{k}", dtype, columns, tile.width, tile.spread, tile.ways, place)
 
     def _filled(self, k: int) -> ir.Loop:
-        """Squares of the tile, read along J and written along I."""
+        """Fill the tile with squares, read along J and written along I."""
         tile = self._tiles[k]
         indices = self._arithmetic()
         guard = self._disjunction((tile.inside,), indices)

@@ -1,14 +1,14 @@
-"""The transpose template: tiles turned in shared memory, where loads and stores disagree on the
-innermost dimension.
+"""The transpose template: tiles transposed in shared memory, where loads and stores have different
+innermost dimensions.
 
 Two dimensions of the output matter: I, the innermost one of the stores, and J, along which some
 loads have stride 1. A block owns a tile of J x I. First it reads these loads with vectors along J
-and puts them into shared memory turned by 90 degrees; then it computes and stores with vectors
-along I, where all other loads are vectors too. What passes through a tile is what was loaded, so
-that arithmetic on either side is part of the same kernel. All other dimensions number the tiles.
+and writes them transposed to shared memory; then it computes and stores with vectors along I, where
+all other loads are vectors too. A tile holds loaded values, so that arithmetic on either side is
+part of the same kernel. All other dimensions number the tiles.
 
-Which dimensions these are is read off the addresses (templates/transpose/axes.py): a batched
-permutation of any rank, a reshape and a broadcast are the same case.
+The dimensions are derived from the addresses (templates/transpose/axes.py): a batched permutation
+of any rank, a reshape and a broadcast are the same case.
 
 On the host one thread does the work of a block, with two loops in place of the barrier.
 """
@@ -43,29 +43,30 @@ from thunder_fuser.templates.transpose.axes import Axes, Plane, find_axes
 from thunder_fuser.templates.transpose.tile import Tile, plan_tile
 
 SIDE_BYTES = 256
-"""Of a tile's side, in the widest type that passes through it; fewer where points are few."""
+"""Bytes of a tile's side, in the widest type in it; fewer where points are few."""
 LONGEST_SIDE, SHORTEST_SIDE = 128, 32
 HELD_REGISTERS = 96
-"""32-bit registers of a thread that may wait for memory."""
+"""Most 32-bit registers of a thread for loads in flight."""
 MOST_STEPS = 8
-"""Vectors along I of one thread, all under way at once."""
+"""Most vectors along I of one thread, all in flight at once."""
 ROWS_AHEAD = 8
-"""How far a host core asks ahead: a row of a tile is too short to be followed."""
+"""Rows of a tile that a host core prefetches ahead: too short for its own prefetcher."""
 RESIDENT_BLOCKS = 3
-"""Of a multiprocessor: what shared memory must leave room for."""
+"""Fewest resident blocks of a multiprocessor, for which shared memory must have room."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransposePart:
     """A range of blocks, each with one tile of the points of a group.
 
-    extents  of J and I
-    sides    of a tile along J and I
-    tiles    what passes through shared memory
-    lanes    of a vector along I: forms over the tile's number, local `j`, vector `q` and lane `v`
-    inside   holds for vectors that exist
-    threads  of a block
-    prefetches  tensors, and addresses in them, that rows further on will want
+    extents     extents of J and I
+    sides       sides of a tile along J and I
+    tiles       loads that pass through shared memory
+    lanes       lanes of a vector along I: forms over the tile's number, local `j`, vector `q`, lane
+                `v`
+    inside      predicate of vectors that exist
+    threads     threads of a block
+    prefetches  tensors, and addresses in them, to prefetch for later rows
     """
 
     stores: tuple[Store, ...]
@@ -97,7 +98,7 @@ class TransposePart:
 
 @dataclass(frozen=True, slots=True)
 class TransposeSchedule(KernelOfParts[PointwisePart | TransposePart]):
-    """A kernel some of whose parts turn tiles; the others are those of a pointwise kernel."""
+    """A kernel some of whose parts transpose tiles; the others are pointwise."""
 
     template: ClassVar[str] = "transpose"
 
@@ -107,7 +108,7 @@ class TransposeSchedule(KernelOfParts[PointwisePart | TransposePart]):
 
 
 def schedule_transpose(body: KernelBody, device: DeviceInfo) -> TransposeSchedule | Refusal:
-    """Schedule the outputs of one segment, or say why no tile pays."""
+    """Schedule the outputs of one segment, or refuse if no tile pays."""
     groups = point_groups(body)
     turned = [_transpose_part(group, body, device) for group in groups]
     refusals = [found for found in turned if isinstance(found, Refusal)]
@@ -180,7 +181,9 @@ def _prefetches(
 
 
 def _loads_to_turn(plane: Plane, device: DeviceInfo) -> list[Load]:
-    """As many as the smallest tile has room for in shared memory; others are read with a stride."""
+    """Return the loads to transpose that shared memory has room for with the smallest tile; others
+    are strided.
+    """
     room = device.shared_bytes_per_block // (2 * SHORTEST_SIDE**2)
     found = []
     for load in plane.group.graph.loads:
@@ -193,9 +196,10 @@ def _loads_to_turn(plane: Plane, device: DeviceInfo) -> list[Load]:
 def _choose_sides(
     group: PointGroup, axes: Axes, loads: Sequence[Load], device: DeviceInfo
 ) -> Plane:
-    """The largest tile that leaves room for others on a multiprocessor, and work for all of them.
+    """Return the largest tile that leaves room for resident blocks, and work for all
+    multiprocessors.
 
-    As square as the dimensions allow; on the host twice as long along J, where a core reads ahead.
+    As square as the dimensions allow; on the host twice as long along J, where a core prefetches.
     """
     widest = max(load.dtype.itemsize for load in loads)
     longest_j, longest_i = _power_of_two(axes.j), _power_of_two(axes.i)
@@ -228,7 +232,7 @@ def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
 
 
 def _vectors(plane: Plane, device: DeviceInfo) -> list[int]:
-    """Lanes along I worth trying: its last vector is a whole one."""
+    """Return vector widths along I to try, which divide it."""
     found = vectors_to_try(plane.group, plane.sides[1], device)
     return [vector for vector in found if plane.axes.i % vector == 0]
 
@@ -243,5 +247,5 @@ def _lanes(plane: Plane, vector: int) -> LaneForms:
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest one that is not below `count`."""
+    """Return the smallest power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()

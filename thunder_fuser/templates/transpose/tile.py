@@ -1,5 +1,5 @@
-"""Tile of a transpose in shared memory: read with vectors along J, left in vectors along I, without
-bank conflicts.
+"""Tile of a transpose in shared memory: written by vectors along J, read by vectors along I,
+without bank conflicts.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from thunder_fuser.templates.pointwise.schedule import THREADS
 from thunder_fuser.templates.transpose.axes import Plane
 
 UNIT_BYTES = 16
-"""What a thread reads or writes at once, in memory and in a tile."""
+"""Bytes that a thread reads or writes at once, in memory and in a tile."""
 BANK_UNITS = 8
-"""Units that all banks of shared memory deliver together."""
+"""Units that all banks of shared memory deliver at once."""
 DEEPEST = 8
-"""Points that a thread turns in registers: more would be too many registers."""
+"""Most points along I that a thread transposes in registers: more would be too many registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How one load passes through shared memory.
+    """Tile of one load in shared memory.
 
-    address  in memory: of the vector `a` along J, at the local position `i` along I
+    address  address in memory of the vector `a` along J, at the local position `i` along I
     width    elements of that vector
-    depth    points along I that a thread reads such vectors at, to turn them in registers: it
+    depth    points along I at which a thread reads such vectors, to transpose them in registers: it
              writes `width` vectors of `depth` elements
     sides    points along J and along I
-    ways     units that trade places, such that threads which write one column meet no bank twice;
-             1 where there are no banks
-    spread   how far the units of neighbouring vectors are apart
+    ways     units that are swizzled (exchanged by XOR), so that threads that write one column have
+             no bank conflicts; 1 where there are no banks
+    spread   distance of the units of neighbouring vectors
     offset   bytes before it in shared memory
-    inside   holds for vectors that exist
+    inside   predicate of vectors that exist
     """
 
     load: Load
@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def unit(self) -> int:
-        """Elements that lie together whatever places units trade."""
+        """Elements that stay contiguous under the swizzle."""
         return min(max(1, UNIT_BYTES // self.load.dtype.itemsize), self.sides[1])
 
     @property
@@ -62,13 +62,15 @@ class Tile:
         return self.sides[0] // self.width * (self.sides[1] // self.depth)
 
     def place(self, j: int, i: int) -> int:
-        """The element of the tile that holds a local point (csrc_templates/tile.cuh)."""
+        """Return the element of the tile that holds a local point (csrc_templates/tile.cuh)."""
         unit = (j * self.sides[1] + i) // self.unit
         return (unit ^ j // self.width * self.spread % self.ways) * self.unit + i % self.unit
 
 
 def plan_tile(load: Load, plane: Plane, offset: int, alignment: int, device: DeviceInfo) -> Tile:
-    """The widest reads that memory and the dimension allow; as many threads as there are."""
+    """Plan a tile with the widest reads that memory and the dimension allow, and work for all
+    threads.
+    """
     itemsize, (side_j, side_i) = load.dtype.itemsize, plane.sides
     context = load.address.context
     unit = max(1, UNIT_BYTES // itemsize)
