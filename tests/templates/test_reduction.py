@@ -13,6 +13,7 @@ from tests.support.generator import random_case
 from tests.support.schedules import row_schedules
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
+from thunder_fuser.codegen.cuda import GeneratedKernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import WARP_SIZE as WARP
@@ -33,6 +34,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.estimate import estimate_segment, estimated
 from thunder_fuser.templates.lower import lower
+from thunder_fuser.templates.reduction.lower import fits_int32
 from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
@@ -589,3 +591,45 @@ def test_a_sum_of_negative_zeros_is_zero() -> None:
     for columns in (8, 64, 4096):
         for sum in fd.execute([torch.full((4, columns), -0.0)]):
             assert not torch.signbit(sum).any()
+
+
+# ---- dimensions of size 1, and sizes near 2^31
+
+
+@pytest.mark.parametrize("device", [H200, CPU], ids=lambda d: d.name)
+@pytest.mark.parametrize("count", [1 << 16, 1 << 20, 1 << 24])
+def test_a_batch_of_one_is_reduced_like_none(count: int, device: DeviceInfo) -> None:
+    """As rows of one column each it took 1.3 ms of an H200 where 21.6 us do, by the time model."""
+    (alone,) = row_schedules(folded([count], [0]), device)
+    assert alone.columns == count
+    for sizes, dims in (
+        ([1, count], [1]),
+        ([count, 1], [0]),
+        ([1, 256, count // 256], [1, 2]),
+        ([1, 1, 16, count // 16], [2, 3]),
+    ):
+        (found,) = row_schedules(folded(sizes, dims), device)
+        assert (found.rows, found.columns, found.mapping) == (1, count, alone.mapping), sizes
+
+
+@pytest.mark.parametrize(
+    ("count", "dtype", "fits"),
+    [
+        (2**31 - 1, DataType.Double, False),
+        (2**31 - 2**22 - 1, DataType.Double, True),
+        (2**31 - 2**22, DataType.Double, True),
+        (2**31 - 2**22, Float, True),
+        (2**31, Float, False),
+    ],
+)
+def test_loops_near_the_largest_int32(count: int, dtype: DataType, fits: bool) -> None:
+    """The end of the last block's share was beyond it, and the block added nothing."""
+    plan = folded([count], [0], dtype)
+    (found,) = row_schedules(plan)
+    assert found.mapping.blocks_per_row > 1
+    assert fits_int32(found) is fits
+    assert all(k.kernel.source.count("long long begin") != fits for k in kernels_of(plan))
+
+
+def kernels_of(plan: SegmentedFusion) -> list[GeneratedKernel]:
+    return list(generate_kernels(plan, H200).values())

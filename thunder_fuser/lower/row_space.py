@@ -161,7 +161,9 @@ def alternatives(
         return ()
     (space,) = spaces
     by_columns = Arrangement(space, "columns")
-    return (Arrangement(space.turned, "rows"), by_columns) if space.kept else (by_columns,)
+    # Kept dimensions of size 1, as a batch of one has, are one row, and turned one column.
+    points = math.prod(space.sizes[k] for k in space.kept)
+    return (Arrangement(space.turned, "rows"), by_columns) if points > 1 else (by_columns,)
 
 
 def _spaces(
