@@ -112,9 +112,7 @@ class FusionCall:
         return {**self.__dict__, "_fusion": self.fusion, "_program": None, "_on_dtensors": None}
 
     def plan(self) -> SegmentedFusion:
-        """Return the plan for the input descriptors compiled last, or for dense inputs before any
-        call.
-        """
+        """Return the plan that ran in the last call, or, before any call, that of dense inputs."""
         latest = self.compiled.latest
         return latest.plan if latest else self.compiled.dense_plan(self.device)
 
