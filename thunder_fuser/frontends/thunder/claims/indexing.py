@@ -1,8 +1,7 @@
-"""Claims for primitives that read at an index that data decide: each is a row of
-`ir/tables/indexing.py`.
+"""Claims for prims that read at a data-dependent index: each is a row of `ir/tables/indexing.py`.
 
-Their gradients write at such an index (scatter_add, index_add, embedding_backward), which stays
-with torch.
+Their gradients write at a data-dependent index (scatter_add, index_add, embedding_backward), and
+stay with torch.
 """
 
 from __future__ import annotations
