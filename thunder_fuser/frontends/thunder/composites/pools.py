@@ -140,7 +140,7 @@ def average_of_tiles(x: TensorProxy, pool: Pool, divisor: int | None) -> TensorP
 
 
 def of_average(g: TensorProxy, pool: Pool, counts_pads: bool, divisor: int | None) -> TensorProxy:
-    """Gradient of an average pool's input: each element sums its shares of the windows around it."""
+    """Gradient of an average pool's input: each element sums its shares of windows that hold it."""
     by = _divisor(g, pool, counts_pads, divisor)
     is_one = not isinstance(by, TensorProxy)
     each = by_window(wide(g) if is_one else wide(g) / by, pool)
