@@ -69,7 +69,7 @@ class FusionCall:
 
     @property
     def fusion(self) -> Fusion:
-        """The fusion in the names of the trace, equal to `compiled.fusion`."""
+        """The fusion with names of this trace, equal to `compiled.fusion`."""
         if self._fusion is None:
             assert self._program is not None
             self._fusion = self._program.build()

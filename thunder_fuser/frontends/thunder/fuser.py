@@ -108,9 +108,7 @@ class _Planned(NamedTuple):
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
-    """Fusion executor for pointwise operations, reductions and views; `executor` is the
-    registered instance.
-    """
+    """Fusion executor for pointwise operations, reductions and views; instance: `executor`."""
 
     notes_user_lines = True
     """Marks the executor for `trace/user_lines.py`, which cannot import this file."""

@@ -1,5 +1,4 @@
-"""Lookasides: replacements that Thunder's interpreter calls for functions if this executor is
-listed.
+"""Lookasides: functions that Thunder's interpreter calls instead of others with this executor.
 
 *Auto-registered torch functions.* Thunder runs them in torch, each between two regions, and
 differentiates them by running them once more under torch's autograd. Casts, `new_*` calls, rolls

@@ -65,7 +65,7 @@ class Heads:
     def whole(self, local: Tensor, batch: Sequence[int]) -> Tensor:
         """Return the DTensor with the local tensor `local`; `batch`: its global leading sizes."""
         shape = torch.Size((*batch, *local.shape[len(batch) :]))
-        # Dense, with its dimensions in the order of the local tensor's.
+        # Dense strides, in the dimension order of the local tensor.
         strides, count = [0] * len(shape), 1
         for dim in sorted(range(len(shape)), key=lambda k: (local.stride(k), -k)):
             strides[dim], count = count, count * shape[dim]

@@ -1,5 +1,4 @@
-"""Claims for whole calls whose decomposition in Thunder is less accurate than torch's kernel, or
-cannot be fused.
+"""Claims for whole calls whose decomposition is less accurate than torch's kernel, or not fusible.
 
 The decomposition of `log_softmax` adds the maximum to the logarithm before it subtracts both, which
 costs digits, and has -inf where torch has NaN; that of its gradient rounds to 16 bits four times.

@@ -50,7 +50,7 @@ def _refuse_embedding(index: TensorProxy, weight: TensorProxy, **options: object
 
 
 def _embedding(b: FusionBuilder, index: TensorView, weight: TensorView, **_options: object) -> Val:
-    # The other options only matter to the gradient.
+    # The other options only affect the gradient.
     return b.gather("embedding_fwd", weight, 0, index)
 
 

@@ -38,7 +38,7 @@ def _refuse(op: str, *operands: object) -> Refusal | None:
     if not tensors:
         return Refusal("number", f"{op} of numbers alone needs no kernel")
     stored = {data_type(t.dtype) for t in tensors}
-    # A composite that torch computes with wider integers wraps around when it is taken apart.
+    # A composite that torch computes in wider integers would wrap around when it is decomposed.
     wraps = not pointwise.lookup(op).has(Fact.ANY_WIDTH)
     if narrow := sorted(d.name for d in stored & NARROW_INTEGERS if wraps):
         return Refusal("dtype", f"{op} on {narrow[0]} stays with torch; cast to int32 first")
@@ -105,7 +105,7 @@ def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | No
 def _refuse_nextafter(x: object, towards: object) -> Refusal | None:
     for operand in (x, towards):
         if isinstance(operand, TensorProxy) and data_type(operand.dtype).is_reduced_precision:
-            # Computed in fp32, the neighbour of a 16-bit number rounds back to that number.
+            # The fp32 neighbour of a 16-bit value rounds back to that value.
             return Refusal("dtype", "the neighbours of 16-bit floats stay with torch")
     return _refuse("nextafter", x, towards)
 

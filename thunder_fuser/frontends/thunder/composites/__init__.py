@@ -1,5 +1,4 @@
-"""Decompositions of Thunder's auto-registered torch calls into operations that are differentiated
-and fused.
+"""Composites: differentiable, fusible decompositions of Thunder's auto-registered torch calls.
 
 Thunder runs such a call in torch, between two regions, and its gradient by running it once more
 under torch's autograd. Each decomposition has torch's arithmetic and argument names, and raises

@@ -1,5 +1,4 @@
-"""Data parallel training (`thunder.distributed.ddp` and `fsdp`): gradient buckets, and overlap of
-collectives with computation.
+"""Data parallel training (Thunder's `ddp` and `fsdp`): gradient buckets, overlap of collectives.
 
 Thunder divides every gradient by the number of processes and reduces it, one after the other after
 the whole backward; bucket size and FSDP's strategies have no effect in its joint traces. Here

@@ -1,5 +1,4 @@
-"""Recomputation for a memory budget: forward calls that the backward of a joint trace may rerun,
-their cost, and the trace with the reruns.
+"""Recomputation for a memory budget: forward calls to rerun, their cost, the trace with reruns.
 
 A recomputed call is copied into the backward, right before its first reader there. That trace is
 then planned as usual: copies are fused with their readers.

@@ -47,7 +47,7 @@ class FusionReport:
     inputs   Thunder's proxies, in calling order
     outputs  Thunder's proxies, in the order in which they are returned
 
-    A report can be pickled and copied; the copy shows the same, and building it runs nothing.
+    A report can be pickled and copied; a restored one shows the same and runs nothing.
     """
 
     name: str
