@@ -184,7 +184,7 @@ class _Maker:
 
 
 def _zipped(bsym: BoundSymbol, values: Sequence[Val]) -> Iterator[tuple[str, Val]]:
-    """Pair names of results with their values; Thunder has None for a result that is not read."""
+    """Yield names of results with their values; Thunder has None for an unread result."""
     output = bsym.output
     outs = tuple(output) if isinstance(output, (tuple, list)) else (output,)
     for out, value in zip(outs, values, strict=False):

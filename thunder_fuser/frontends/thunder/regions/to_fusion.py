@@ -152,7 +152,7 @@ class _Region:
         values = built if isinstance(built, tuple) else (built,)
         outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
         for out, value in zip(outs, values, strict=True):
-            # Thunder replaces a result that is not read by None.
+            # Thunder puts None in the place of an unread result.
             if out is not None:
                 self._define(prim, out, value)
 
