@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from thunder_fuser.runtime import overlap
+from thunder_fuser.runtime import memory_overlap
 from thunder_fuser.runtime.memory_overlap import overlaps_itself, pairs_near, share_memory
 
 BASE = torch.zeros(2048, dtype=torch.uint8)
@@ -103,5 +103,5 @@ def test_interleaved_halves_share_nothing() -> None:
 def test_an_undecided_search_counts_as_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(64, 96)
     assert not share_memory(x[:, ::2], x[:, 1::2])
-    monkeypatch.setattr(overlap, "_MAX_STEPS", 0)
+    monkeypatch.setattr(memory_overlap, "_MAX_STEPS", 0)
     assert share_memory(x[:, ::2], x[:, 1::2])

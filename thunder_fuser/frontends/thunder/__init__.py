@@ -1,4 +1,4 @@
-"""The Thunder side: claims, regions, the call that stands for a fusion, and reports about both."""
+"""Lightning Thunder frontend: the executor, its claims and regions, and reports on fusions."""
 
 from thunder_fuser.frontends.thunder import recipes
 from thunder_fuser.frontends.thunder.distributed import dtensors

@@ -1,9 +1,9 @@
-"""FusionCall: the function that a trace calls for a fusion.
+"""FusionCall: the callable that a trace calls for a fusion.
 
-Nothing is compiled before the first call.  What kernels cannot read, such as a lazily conjugated
-tensor or two arguments in one memory, runs in torch, as eager code would.  A bug of ours does too,
-with one warning; under the option `strict` it raises.  Where it is the bug of a few kernels, only
-these are replaced (`runtime/fallback.py`).  No tensor outlives its call here.
+Nothing is compiled before the first call.  Arguments that kernels cannot read, such as a lazily
+conjugated tensor or two that share memory, make the fusion run in torch, as eager code would.  So
+does an internal error, with one warning; under the option `strict` it raises.  An error in a few
+kernels replaces only these (`runtime/fallback.py`).  No tensor is kept after its call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
 class FusionCall:
     """A fusion that runs on positional arguments and returns a list with all of its outputs.
 
-    shardings  where everything was in the last call on DTensors, and what was communicated
+    shardings  placements and collectives of the last call on DTensors
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class FusionCall:
         program: RegionProgram,
         known: dict[Hashable, CompiledFusion] | None = None,
     ) -> None:
-        """`known`: of the same trace, by signature and by fusion. The layers of a model are equal
-        fusions, which are built, planned and compiled once.
+        """`known`: compiled fusions of the same trace, by signature and by fusion. The layers of a
+        model are equal fusions, which are built, planned and compiled once.
         """
         self.name = name
         self.device = program.device
@@ -69,7 +69,7 @@ class FusionCall:
 
     @property
     def fusion(self) -> Fusion:
-        """The fusion in the names of the trace, equal to `compiled.fusion`."""
+        """The fusion with names of this trace, equal to `compiled.fusion`."""
         if self._fusion is None:
             assert self._program is not None
             self._fusion = self._program.build()
@@ -89,13 +89,17 @@ class FusionCall:
     def _with_updated(
         self, inputs: Sequence[Any], outputs: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The result of an update is the updated tensor, for whoever updates the result."""
+        """Return the updated input itself as result of an in-place update, so that an update of
+        the result reaches the input.
+        """
         for k, source in self._updated:
             outputs[k] = inputs[source]
         return outputs
 
     def _on_mesh(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """On DTensors. What one rank cannot do, the others wait for: an error is one."""
+        """Run on DTensors. An error is raised, not replaced by torch: other ranks would wait in
+        their collectives for this one.
+        """
         if self._on_dtensors is None:
             self._on_dtensors = FusionOnDTensors(self.fusion, self.name)
         with torch.no_grad():
@@ -104,16 +108,16 @@ class FusionCall:
         return self._with_updated(inputs, outputs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be copied and kept: no process groups."""
+        """Return the state without process groups, which cannot be copied or pickled."""
         return {**self.__dict__, "_fusion": self.fusion, "_program": None, "_on_dtensors": None}
 
     def plan(self) -> SegmentedFusion:
-        """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
+        """Return the plan that ran in the last call, or, before any call, that of dense inputs."""
         latest = self.compiled.latest
         return latest.plan if latest else self.compiled.dense_plan(self.device)
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels of `plan()` as text, made for the device that the trace names."""
+        """Return the kernels of `plan()` as source, for the device that the trace names."""
         if self.compiled.latest:
             return self.compiled.latest.kernels
         info = target_for(self.device).device_info(self.device)
@@ -121,19 +125,19 @@ class FusionCall:
 
     @property
     def in_torch(self) -> tuple[Refusal, ...]:
-        """Why segments of `plan()` run in torch: a bug of ours."""
+        """Reasons that segments of `plan()` fell back to torch: internal errors."""
         return self.compiled.latest.in_torch if self.compiled.latest else ()
 
     def names(self) -> dict[str, str]:
-        """What the trace calls the values of `plan()`, which may be that of an equal fusion."""
+        """Map result names of `plan()`, which may be that of an equal fusion, to the trace's."""
         exprs = zip(self.compiled.fusion.exprs, self.fusion.exprs, strict=True)
         return {theirs.origin.result: ours.origin.result for theirs, ours in exprs}
 
     def owners(self) -> list[int]:
-        """For each output, whose memory holds it: a position among inputs, then outputs."""
+        """Return the owner of each output's memory, as a position among inputs, then outputs."""
         plan = self.plan()
         targets = {update.value: update.target for update in plan.fusion.updates}
-        # Several views of what is no output share its memory: it is the first one's.
+        # Views of a tensor that is no output share its memory: the first of them is the owner.
         first: dict[Val, int] = {value: k for k, value in enumerate(plan.fusion.inputs)}
         return [
             first.setdefault(targets.get(t) or plan.placement.root(t), k)
@@ -155,7 +159,7 @@ class FusionCall:
         return self._in_torch(inputs)
 
     def _unreadable(self, inputs: Sequence[Any]) -> str:
-        """Why kernels cannot be given these arguments, which Thunder has checked, or ""."""
+        """Return why kernels cannot take these arguments, which passed Thunder's guards, or ""."""
         try:
             bind(with_seeds_in_memory(self.fusion, inputs), inputs, self.device)
         except (FuserTypeError, FuserValueError) as mismatch:
@@ -163,7 +167,7 @@ class FusionCall:
         return ""
 
     def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        # A transform of torch.func takes its gradients from the operations.
+        # A torch.func transform differentiates through torch's operations.
         transformed = is_transformed()
         with torch.no_grad() if not transformed else nullcontext():
             return evaluate(
@@ -175,7 +179,9 @@ class FusionCall:
             ).outputs
 
     def __getattr__(self, name: str) -> Any:
-        """What Thunder's tools for nvFuser ask of a fusion, which is not here: where it is."""
+        """Raise AttributeError; for attributes that Thunder's nvFuser tools read, the message says
+        where the information is.
+        """
         if name in _OF_NVFUSER:
             raise AttributeError(
                 f"{self.name} is a fusion of thunder_fuser, which has no {name}: it keeps no inputs"
@@ -191,7 +197,7 @@ class FusionCall:
 def _compiled(
     name: str, program: RegionProgram, known: dict[Hashable, CompiledFusion]
 ) -> tuple[CompiledFusion, Fusion | None]:
-    """What runs a region, and its fusion if that had to be built."""
+    """Return the compiled fusion of a region, and its Fusion if that had to be built."""
     signature = program.signature
     if signature is not None and signature in known:
         return known[signature], None
@@ -203,9 +209,7 @@ def _compiled(
 
 
 def _has_kind(x: Any) -> bool:
-    """Whether something is a tensor that is more than its elements: sparse, or of a class that
-    computes in its own way.
-    """
+    """True for a tensor that is not strided, or whose class overrides `__torch_dispatch__`."""
     if not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
         return False
     dispatch = type(x).__torch_dispatch__

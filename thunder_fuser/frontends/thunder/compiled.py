@@ -1,7 +1,7 @@
-"""Functions that Thunder compiled, behind whatever a user holds of them.
+"""Thunder-compiled functions of a `thunder.jit`, `thunderfx` or `ThunderCompiler` object.
 
-`thunder.jit` gives such a function; `thunderfx`, and a `ThunderCompiler` as the backend of
-`torch.compile`, have one for each graph that Dynamo found and Thunder can run.
+`thunder.jit` returns one such function; `thunderfx`, and a `ThunderCompiler` as the backend of
+`torch.compile`, hold one for each Dynamo graph that Thunder can run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Compiled = Callable[..., Any]
 
 
 def compiled_functions(of: Any) -> list[Compiled]:
-    """At least one, in the order in which they were compiled.
+    """Return the compiled functions, at least one, in the order of their compilation.
 
-    Raises FuserTypeError for what Thunder did not compile, FuserValueError before its first run.
+    Raises FuserTypeError for an object that Thunder did not compile, FuserValueError before its
+    first run.
     """
     if thunder.compile_stats(of) is not None:
         return [of]
@@ -41,8 +42,8 @@ def compiled_functions(of: Any) -> list[Compiled]:
 
 
 def stages(fn: Compiled) -> tuple[Sequence[TraceCtx], Sequence[TraceCtx]]:
-    """The traces of the cache entry that was used last, after each of Thunder's passes: forward,
-    and backward where there is one.
+    """Return the traces of the last used cache entry after each of Thunder's passes: forward, and
+    backward (empty if there is none).
     """
     stats = thunder.compile_stats(fn)
     if stats is None:
@@ -57,13 +58,13 @@ def stages(fn: Compiled) -> tuple[Sequence[TraceCtx], Sequence[TraceCtx]]:
 
 
 def last_traces(fn: Compiled) -> tuple[TraceCtx, TraceCtx | None]:
-    """The final forward and backward traces of the cache entry that was used last."""
+    """Return the final forward and backward traces of the last used cache entry."""
     forward, backward = stages(fn)
     return forward[-1], backward[-1] if backward else None
 
 
 def all_traces(of: Any) -> list[TraceCtx]:
-    """The final traces of every function: forward, then backward."""
+    """Return the final traces of every compiled function: forward, then backward."""
     pairs = [last_traces(fn) for fn in compiled_functions(of)]
     return [trace for pair in pairs for trace in pair if trace is not None]
 

@@ -1,9 +1,10 @@
-"""First calls of the fusions of a trace: their kernels are compiled together.
+"""Joint compilation of the kernels of a trace's fusions at the first call of one of them.
 
-A fusion is compiled for tensors as they lie, so when it is called. How they will lie is foreseen
-where that is plain: arguments, products and results of fusions are row-major for the most. Calls of
-torch may lay out what they give in any way, and so may whoever gives a gradient. What was foreseen
-wrongly is compiled at its call. The backward may never run: its fusions wait for a call of one.
+A fusion is compiled for the strides of its inputs, hence when it is called. Strides are predicted
+where that is safe: arguments, matrix products and results of fusions are mostly row-major. Other
+torch calls may return any layout, and so may autograd's incoming gradients. A fusion with a wrong
+prediction is compiled at its call. Backward fusions are compiled when one of them is first called,
+as the backward may never run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 _ARGUMENTS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
 _PRODUCTS = frozenset({"linear", "matmul"})
 _KEEPS = frozenset({"reshape"})
-"""What is row-major is so behind these."""
+"""Names of torch calls whose result is row-major if their operands are."""
 
 
 def compile_together(
@@ -37,8 +38,8 @@ def compile_together(
     regions: Mapping[int, Region],
     calls: Mapping[int, BoundSymbol],
 ) -> None:
-    """Have the fusions of a trace compiled together, where they are called, the forward's and the
-    backward's. Regions and their calls go by the position of their part.
+    """Arrange that fusions of the forward, and those of the backward, are compiled together at
+    their first call. `regions` and `calls` are keyed by the position of their part.
     """
     unknown = _in_any_layout(parts)
     fusions: dict[CompiledFusion, tuple[bool, torch.device]] = {}
@@ -62,7 +63,7 @@ def compile_together(
 
 
 def _in_any_layout(parts: Sequence[RegionCandidate]) -> frozenset[str]:
-    """Names of tensors that may not be row-major, of those that no fusion gives."""
+    """Return names of tensors from outside of fusions that may not be row-major."""
     found: set[str] = set()
     for bsym in (b for part in parts if not part.is_fusible for b in part.symbols):
         if bsym.sym.id in _ARGUMENTS or bsym.sym.name in _PRODUCTS:
@@ -74,7 +75,7 @@ def _in_any_layout(parts: Sequence[RegionCandidate]) -> frozenset[str]:
 
 
 class _FirstCalls:
-    """Called before any of some fusions is compiled: the first time, all are."""
+    """Hook that runs before one of several fusions is compiled: the first call compiles all."""
 
     def __init__(self, fusions: Mapping[CompiledFusion, torch.device]) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""Optimization fuel: how many more fusions may be made, to find the one that breaks a program.
+"""Optimization fuel: a limit on the number of fusions, to bisect for the one that is wrong.
 
-Thunder's way is `executor.set_fuel(n)`; ours is the option `fuel` (THUNDER_FUSER_FUEL), of which
-each `with options(fuel=n)` block gets a tank of its own.
+It is set by Thunder's `executor.set_fuel(n)`, or by the option `fuel` (THUNDER_FUSER_FUEL); each
+`with options(fuel=n)` block starts with a full tank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from thunder_fuser.errors import FuserValueError
 
 
 class Tank:
-    """Fuel that was set explicitly, or else what is left of the option's."""
+    """Remaining fuel: the explicitly set amount, or else the rest of the option's."""
 
     def __init__(self) -> None:
         self._explicit: int | None = None
@@ -21,7 +21,7 @@ class Tank:
         self._left = 0
 
     def set(self, level: int | FUEL_LEVEL) -> None:
-        """A number of fusions; UNLIMITED leaves the limit, if any, to the option."""
+        """Set the number of fusions; UNLIMITED leaves the limit, if any, to the option."""
         if level is FUEL_LEVEL.UNLIMITED:
             self._explicit = None
         elif isinstance(level, int) and level >= 0:
@@ -30,7 +30,7 @@ class Tank:
             raise FuserValueError(f"fuel: expected a count or FUEL_LEVEL.UNLIMITED, got {level!r}")
 
     def take(self, amount: int, options: Options) -> bool:
-        """Use `amount` of fuel if that much is left."""
+        """Consume `amount` of fuel if that much is left; True on success."""
         if self._explicit is not None:
             if self._explicit < amount:
                 return False

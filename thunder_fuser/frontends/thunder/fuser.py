@@ -1,9 +1,10 @@
-"""The Thunder executor: claims primitives, forms regions, and puts one call in each one's place.
+"""The Thunder executor: claims prims, forms regions, and replaces each region by one fusion call.
 
-Thunder hands `fusion_pass` the joint forward and backward trace, splits the result itself, and
-saves for backward what our backward calls read.  Its own rematerialization is not used: it weighs
-tensors by dtype alone.  Neither is its common subexpression elimination, which merges two random
-tensors or two clones into one; inside a fusion our own passes do that work.
+Thunder passes the joint forward and backward trace to `fusion_pass`, splits the result into the
+augmented forward and the backward, and saves for backward the forward values that backward fusions
+read.  Its rematerialization is not used: it weighs tensors by dtype alone.  Nor is its common
+subexpression elimination, which merges two random tensors or two clones into one; inside a fusion
+the passes of the fusion IR do that work.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ logger = logging.getLogger(__name__)
 _RULES = {**gradients.RULES, **norms.RULES, **pools.RULES}
 
 _TRIALS = 4
-"""Plans that are made to meet a budget."""
+"""Most times that a trace is planned again to meet a memory budget."""
 
 
 def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
@@ -81,16 +82,16 @@ def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
 
 
 class _Fused(NamedTuple):
-    """What takes the place of a part: a call, where there is anything to compute, and views."""
+    """Bound symbols that replace a region: the fusion call, if anything is computed, and views."""
 
     call: Sequence[BoundSymbol]
     views: Sequence[BoundSymbol]
 
 
 class _Planned(NamedTuple):
-    """A trace with fusions, what was decided about it, and what is known of it.
+    """A trace with fusions, its fusion record, and the analyses that it was planned with.
 
-    partition  of its graph, of which the regions became fusions
+    partition  partition of the joint graph, whose regions became fusions
     """
 
     trace: TraceCtx
@@ -101,21 +102,23 @@ class _Planned(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """What the forward keeps for the backward alone."""
+        """Bytes that the forward saves for the backward, beside its arguments and results."""
         regions = self.rematerialize(self.partition)
         return saved_bytes(self.rematerialize.graph, self.partition, regions)
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
-    """Fuses pointwise operations, reductions and views of tensors; `executor` is the instance."""
+    """Fusion executor for pointwise operations, reductions and views; instance: `executor`."""
 
     notes_user_lines = True
-    """Read by `user_lines`, which cannot import this file."""
+    """Marks the executor for `trace/user_lines.py`, which cannot import this file."""
     traces_whole_tensors = True
-    """Read by `dtensors`."""
+    """Marks the executor for `distributed/dtensors.py`: DTensors are traced as plain tensors."""
 
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
-        """`prefix` begins the names of fusions; two fusers in one list need different ones."""
+        """Register claims and gradient transforms. `prefix`: prefix of the names of fusions, which
+        two fusers in one list of executors need to have different.
+        """
         super().__init__(name)
         self._prefix = prefix
         self._tank = Tank()
@@ -129,25 +132,25 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             )
 
     def __iter__(self) -> Iterator[Fuser]:
-        """As a list of one: Thunder takes `executors=executor`, too."""
+        """Iterate as a list of one executor, so that Thunder accepts `executors=executor`."""
         yield self
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
-        """Whether a call is claimed, or is torch's and ours to make."""
+        """True if the bound symbol is claimed by `TABLE`, or by a registered operator."""
         if bsym.sym.id in TABLE:
             return refusal_of(bsym) is None
         return bool(super().can_execute(bsym))
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether it is claimed, or consists of what is claimed and fused: torch has better than
-        attention and convolutions in parts of a call.
+        """True if the bound symbol is claimed, or all of its subsymbols can be fused. A call with
+        attention or a convolution among its subsymbols is not fused: torch's kernels are better.
         """
         if self._is_call(bsym):
             return bool(self.can_execute(bsym))
         return bool(super().can_fuse(bsym)) and not any(map(self._has_call, bsym.subsymbols))
 
     def _is_call(self, bsym: BoundSymbol) -> bool:
-        """Whether what is claimed becomes a call of torch's."""
+        """True if the claim is an execution transform, i.e. the symbol becomes a torch call."""
         claim = self.implmap.get(bsym.sym.id)
         return claim is not None and claim.execution_transform is not None
 
@@ -155,17 +158,17 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         return self._is_call(bsym) or any(map(self._has_call, bsym.subsymbols))
 
     def get_fuel(self, amount: int = 1, /) -> bool:
-        """Use fuel if enough is left; one fusion costs 1."""
+        """Consume `amount` of optimization fuel if that much is left; one fusion costs 1."""
         return self._tank.take(amount, current())
 
     def set_fuel(self, value: int | FUEL_LEVEL) -> None:
-        """How many more fusions may be made."""
+        """Set the number of further fusions that may be made."""
         self._tank.set(value)
 
     @uncollected()
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
-        """The trace with every region that is worth it replaced by one call; a trace in which we
-        make a mistake as it is.
+        """Return the trace with every profitable region replaced by one fusion call. If the pass
+        fails, the trace is returned unchanged with a warning; option `strict` raises instead.
         """
         start = time.perf_counter_ns()
         may_reorder, saves_like_torch = jit_options.may_reorder(), jit_options.saves_like_torch()
@@ -189,7 +192,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def _planned(
         self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool, asked: float | None
     ) -> TraceCtx:
-        """The trace with fusions. `asked`: for how much memory, of a joint trace."""
+        """Return the trace with fusions. `asked`: memory budget of a joint trace, in bytes (int)
+        or as a share of what is saved without one (float).
+        """
         fuel, given = copy(self._tank), trace
         look_through(trace.bound_symbols)
         trace = in_phases(data_parallel.scheduled(trace, self._is_fusible, self.opmap))
@@ -214,12 +219,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                 fused = plan(joint, renamed)
                 saved = fused.saved_bytes
                 recomputed = choices.recomputed(again)
-                # What fusions save beside what was chosen.
+                # Fusions may save other values than those that were chosen.
                 target -= max(saved - limit, 0)
             traded = Traded(limit, saved, unbudgeted, recomputed)
         for refusal in fused.record.finish(trace, traded).all_refusals():
             logger.debug("%s", refusal)
-        # Gradients that are constants are left to torch, which computes them of what comes.
+        # Constant gradients, which read no GET_GRAD, are left to torch: see `has_gradients`.
         are_constants = has_gradients(given) and not has_gradients(fused.trace)
         return given if are_constants else fused.trace
 
@@ -276,7 +281,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         return _Planned(result, compilation, facts, partition, rematerialize)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
-        """One call that stands for a region; nothing is compiled yet.
+        """Return the bound symbol of one fusion that replaces a region; nothing is compiled yet.
 
         `region` has `.inputs` and `.outputs` (variables) and `.bound_symbols`.  Thunder calls this
         again after it has changed any of them.
@@ -290,7 +295,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
         prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
         if not outputs:
-            # Only updates.  Thunder drops calls without results, so one of them is a result.
+            # In-place updates only.  Thunder drops calls without results, so return one of them.
             outputs = [prims[-1].flat_proxy_outs[0]]
         read = {p.name for p in outputs} | {p.name for b in prims for p in operands(b)}
         inputs = [p for p in inputs if p.name in read]
@@ -303,7 +308,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         return bind_fusion(self, call, inputs, outputs, prims)
 
     def _fusible(self, retyped: Retyped, compilation: FusionRecord) -> set[int]:
-        """By `id`, the symbols that consist of claimed primitives and give what torch gives."""
+        """Return the `id`s of symbols of claimed prims whose result types are torch's."""
         symbols = retyped.trace.bound_symbols
         fusible = {id(bsym) for bsym in symbols if self._is_fusible(bsym)}
         refused = {k: r for k, r in retyped.left.items() if k in fusible}
@@ -313,11 +318,11 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         return fusible - refused.keys()
 
     def _is_fusible(self, bsym: BoundSymbol) -> bool:
-        # What another executor has claimed is its own, even where its parts are claimable.
+        # A symbol that another executor has claimed is not fused, even if its subsymbols could be.
         return bsym.sym.executor is None and bool(self.can_fuse(bsym))
 
     def _fuelled(self, part: formation.RegionCandidate) -> formation.RegionCandidate:
-        """The part, refused where it could be fused and no fuel is left."""
+        """Return the part, with a refusal if it could be fused but no fuel is left."""
         if not part.is_fusible or self.get_fuel():
             return part
         return replace(part, refusals=(Refusal("fuel", "no optimization fuel is left"),))
@@ -329,8 +334,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         parts: list[formation.RegionCandidate],
         rematerialize: Rematerialization,
     ) -> tuple[Partition, dict[int, _Fused]]:
-        """Calls by the position of their part. A part that cannot be built is refused in `parts`,
-        and the others are decided again, for it reads and gives other tensors then.
+        """Build the fusions, by position of their part. A part that cannot be built is refused in
+        `parts` and left to torch; rematerialization is then decided again, as boundary tensors
+        change.
         """
         while True:
             found: dict[int, _Fused] = {}
@@ -354,7 +360,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
 
 def _unbuildable(region: formation.Region, name: str, error: Exception) -> Refusal:
-    """Why a region cannot be built: the trace is wrong, or this package, which is an error."""
+    """Return the reason that a region cannot be built: an ill-typed trace, or a bug of this
+    package, which is raised under `strict`.
+    """
     if wrong := ill_typed(region.bound_symbols):
         return Refusal("ill-typed", wrong)
     if current().strict:
@@ -364,7 +372,7 @@ def _unbuildable(region: formation.Region, name: str, error: Exception) -> Refus
 
 
 def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:
-    """The primitives that the outputs need, and all updates in place."""
+    """Return the prims that the outputs depend on, and all in-place updates."""
     needed = {p.name for p in outputs}
     kept = []
     for prim in reversed(prims):
@@ -376,4 +384,4 @@ def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundS
 
 
 executor: Fuser = register_executor(Fuser())
-"""What to pass to `thunder.jit(..., executors=[...])`; registered as "thunder_fuser"."""
+"""The executor for `thunder.jit(..., executors=[...])`, registered as "thunder_fuser"."""

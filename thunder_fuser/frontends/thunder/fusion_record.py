@@ -1,8 +1,8 @@
-"""Record of one run of the fusion pass: what it decided, kept for reports.
+"""Record of one run of the fusion pass: fusions and refusals, kept for reports.
 
 Thunder keeps no record of fusion passes, and its last traces no longer say why a symbol stayed with
-torch.  Traces that descend from one another share the object that describes their signature: by it
-the record is found, and with it the record goes.
+torch.  Traces derived from one another share one `SigInfo` object: records are stored by weak
+reference to it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from thunder_fuser.segment.regions.budget import Traded
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Fusions by name, and refusals, at the positions of their symbols before any claims; what a
-    memory budget changed, where there was one.
+    """Fusions and refusals of one fusion pass, by positions in the trace before executors claimed.
+
+    fusions   by name, the range of positions of their symbols
+    refusals  by position
+    traded    effect of the memory budget, if there was one
     """
 
     fusions: Mapping[str, range]
@@ -33,11 +36,11 @@ class Record:
     traded: Traded | None = None
 
     def all_refusals(self) -> tuple[Refusal, ...]:
-        """In the order of the trace."""
+        """Return all refusals in trace order."""
         return tuple(r for k in sorted(self.refusals) for r in self.refusals[k])
 
     def around(self, name: str) -> tuple[Refusal, ...]:
-        """What kept a fusion from reaching further back, then what ended it."""
+        """Return the refusals that bound a fusion: right before it, then right after it."""
         places = self.fusions.get(name)
         neighbours = (places.start - 1, places.stop) if places else ()
         return tuple(r for k in neighbours for r in self.refusals.get(k, ()))
@@ -47,12 +50,14 @@ _records: WeakKeyDictionary[SigInfo, list[Record]] = WeakKeyDictionary()
 
 
 def records_of(trace: TraceCtx) -> Sequence[Record]:
-    """One for each fuser whose fusion pass a trace went through; none for a backward trace."""
+    """Return one record for each fuser whose fusion pass a trace went through; none for a backward
+    trace.
+    """
     return _records.get(trace.siginfo(), [])
 
 
 class FusionRecord:
-    """A record in the making."""
+    """Builder of a `Record`."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -67,12 +72,12 @@ class FusionRecord:
         return len(self._fusions)
 
     def fused(self, name: str, symbols: Sequence[BoundSymbol]) -> None:
-        """These symbols became a fusion."""
+        """Note that these symbols became the fusion `name`."""
         places = list(self._recorded.positions(symbols))
         self._fusions[name] = range(min(places), max(places) + 1) if places else range(0)
 
     def refused(self, symbols: Sequence[BoundSymbol], refusals: Sequence[Refusal]) -> None:
-        """These symbols, which could have been fused, stay with torch."""
+        """Note that these symbols, which could have been fused, stay with torch."""
         first = min(self._recorded.positions(symbols), default=None)
         if first is not None and refusals:
             self._refuse(first, symbols[0], refusals)
@@ -87,12 +92,12 @@ class FusionRecord:
             for part, r in found.items()
         ]
         if named:
-            # Of a call in parts one may be refused by its claim, another as a region.
+            # One subsymbol of a call may be refused by its claim, another as part of a region.
             told = (*self._refusals.get(k, ()), *(replace(r, origin=where) for r in named))
             self._refusals[k] = tuple(dict.fromkeys(told))
 
     def finish(self, trace: TraceCtx, traded: Traded | None = None) -> Record:
-        """The record, which `records_of` finds for this trace and those that come of it."""
+        """Return the record, and store it for `records_of` of this trace and derived ones."""
         record = Record(self._fusions, self._refusals, traded)
         if trace.fn is not None or trace._siginfo is not None:
             _records.setdefault(trace.siginfo(), []).append(record)

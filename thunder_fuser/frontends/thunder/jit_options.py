@@ -1,6 +1,7 @@
-"""Options of `thunder.jit` that the executor reads, checked.
+"""Compile options of `thunder.jit` that the executor reads, validated.
 
-Thunder passes on what its own functions do not take: `thunder.jit(fn, memory_budget=.5)`.
+Thunder passes keyword arguments of its own functions' callers through as compile options:
+`thunder.jit(fn, memory_budget=.5)`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from thunder_fuser.errors import FuserValueError
 
 
 def may_reorder() -> bool:
-    """Whether symbols may run in another order than the trace's: unless the user of `thunder.jit`
-    asks for the trace's own.
-    """
+    """True unless `fusion_type="consecutive"` demands that symbols run in trace order."""
     asked = get_compile_option("fusion_type", "Which order symbols may be fused in")
     if asked not in (None, "consecutive", "dataflow"):
         raise FuserValueError(
@@ -25,8 +24,8 @@ def may_reorder() -> bool:
 
 
 def saves_like_torch() -> bool:
-    """Whether arguments and results may change between forward and backward wherever they may in
-    eager code.
+    """True if `save_like_torch` is set: arguments and results may be modified between forward and
+    backward wherever eager code allows it, so they are saved only if autograd would save them.
     """
     asked = get_compile_option("save_like_torch", "Save arguments and results only if torch would")
     if asked not in (None, True, False):
@@ -35,8 +34,8 @@ def saves_like_torch() -> bool:
 
 
 def memory_budget() -> int | float | None:
-    """What the forward may keep for the backward, beside arguments and results: bytes, or, as a
-    float, a share of what it would keep.
+    """Limit on what is saved for backward beside arguments and results: bytes (int), or a share of
+    what is saved without a limit (float from 0 to 1); None if not set.
     """
     asked = get_compile_option(
         "memory_budget", "Bytes that are saved for backward (an int), or a share of them (a float)"
@@ -54,11 +53,11 @@ def memory_budget() -> int | float | None:
 
 
 _told: set[str] = set()
-"""Options of nvFuser's executor that users were told of."""
+"""nvFuser options that a warning was already given for."""
 
 
 def warn_of_nvfusers(name: str) -> None:
-    """Warn, once each, of options that only another executor reads."""
+    """Warn, once for each option, of `nv_...` options if nvFuser is not in the executors list."""
     data = get_compile_data()
     if data is None or any(e.name == "nvfuser" for e in data.executors_list):
         return

@@ -1,23 +1,21 @@
-"""Lookasides: what Thunder's interpreter calls in the place of functions, where our executor is in
-the list.
+"""Lookasides: functions that Thunder's interpreter calls instead of others with this executor.
 
-*Torch's functions that Thunder knows by name only.* It runs them in torch, each between two
-regions, and differentiates them by running them once more under torch's autograd. Casts, new
-tensors like another, rolls and second names of operations are nothing but operations that it can
-take apart, and become these.
+*Auto-registered torch functions.* Thunder runs them in torch, each between two regions, and
+differentiates them by running them once more under torch's autograd. Casts, `new_*` calls, rolls
+and aliases of operations are replaced by operations that Thunder decomposes.
 
-*Cross-entropy with smoothed labels*, of which Thunder counts the ignored classes in the mean.
+*Cross-entropy with label smoothing*, where Thunder counts the ignored classes in the mean.
 
-*Calls that Thunder takes apart in another dtype*: powers of bools to a bool, bools where a mask
-puts a number, logarithms of sums of integers.
+*Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
+with a number, `logsumexp` of integers.
 
-*Numbers before an operator and a complex tensor*: a quotient is another kernel than that of torch's
-function, and in a sum the number comes second, which is what is multiplied with `alpha`.
+*Reflected operators of a number and a complex tensor*: torch's operator for a quotient runs another
+kernel than its function, and in a sum the number is the second operand, which `alpha` scales.
 
-*Batch norms of no elements*, which in torch leave the running statistics as they are.
+*Batch norms of empty tensors*, which in torch leave the running statistics as they are.
 
-*Dynamo's graphs*, whose code torch writes when they are first called. Thunder would interpret that,
-too, and fails on it with torch 2.12, for every graph. It is run, and not looked into.
+*Dynamo's graphs*, whose code torch generates at their first call. Thunder would interpret the code
+generation, too, and fails on it with torch 2.12, for every graph; so it is called opaquely.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ _SECOND_NAMES = {
 
 
 def lookasides() -> dict[Function, Function]:
-    """By function, what is called in its place."""
+    """Return the replacements, by the function that they replace."""
     found: dict[Function, Function] = {}
     parts: Mapping[str, Function] = {
         **{name: partial(_cast, dtype) for name, dtype in _CASTS.items()},
@@ -108,10 +106,10 @@ def lookasides() -> dict[Function, Function]:
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
     found[TensorProxy.__pow__] = found[ltorch.pow]
     found[TensorProxy.__ipow__] = found[ltorch.pow_]
-    # torch adds the number to the tensor, whichever comes first.
+    # torch adds the number to the tensor, in either order of the operands.
     found[TensorProxy.__radd__] = ltorch.add
     found[TensorProxy.__rtruediv__] = _number_divided
-    # Thunder looks for methods that it has not.
+    # Thunder looks up methods for these that it does not define.
     found[TensorProxy.__mod__] = ltorch.remainder
     found[TensorProxy.__rmod__] = lambda x, other: ltorch.remainder(other, x)
     found[TensorProxy.__imod__] = ltorch.remainder_
@@ -122,7 +120,7 @@ def lookasides() -> dict[Function, Function]:
 
 
 def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
-    """Torch's functions of a name that Thunder knows by name only, and its symbols for them."""
+    """Yield the auto-registered torch functions of a name, and Thunder's symbols for them."""
     for module in (torch, torch.Tensor):
         theirs = getattr(module, name, None)
         symbol = ltorch._torch_to_thunder_function_map.get(theirs)
@@ -135,7 +133,7 @@ def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
 
 
 def _named(path: str) -> Iterator[tuple[Function, Symbol]]:
-    """Torch's functions of a name below `torch`, and Thunder's symbols for them."""
+    """Yield torch's functions at a path below `torch`, and Thunder's symbols for them."""
     *modules, name = path.split(".")
     home = reduce(getattr, modules, torch)
     for module in (home, *([] if modules else [torch.Tensor])):
@@ -163,7 +161,7 @@ def _in_parts(function: Function, symbol: Symbol) -> Function:
 
 def _or_whole(function: Function, symbol: Symbol) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Names of arguments are torch's, which those of Thunder's operations are not.
+        # Keyword arguments have torch's names, which differ from those of Thunder's operations.
         if not kwargs and args and isinstance(args[0], TensorProxy):
             try:
                 return function(*args)
@@ -202,19 +200,19 @@ def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
     size = x.shape[dim] if x.ndim else -1
     start = start + size if start < 0 else start
     if not 0 <= start <= start + length <= size:
-        raise Unusual  # torch has the words for what is wrong
+        raise Unusual  # torch raises the error
     taken = [slice(None)] * dim + [slice(start, start + length)]
     return x[tuple(taken)]
 
 
 def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> TensorProxy:
-    """A cat of two slices for each dimension, as torch's own is on the CPU."""
+    """Roll by a cat of two slices for each dimension, as torch does on the CPU."""
     by, along = (tuple(v) if isinstance(v, Sequence) else (v,) for v in (shifts, dims))
     if not along and len(by) == 1 and isinstance(x, TensorProxy):
         return ltorch.reshape(_roll(symbol, ltorch.reshape(x, (-1,)), by, 0), x.shape)
     known = all(type(v) is int for v in (*by, *along)) and isinstance(x, TensorProxy)
     if not known or len(by) != len(along) or not all(-x.ndim <= d < x.ndim for d in along):
-        return symbol(x, shifts, dims)  # torch has the words for what is wrong
+        return symbol(x, shifts, dims)  # torch raises the error
     if x.numel == 0:
         return ltorch.clone(x)
     for shift, dim in zip(by, along, strict=True):
@@ -226,7 +224,7 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
 
 
 def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
-    """A bool to the power of a bool number is a bool: 1 to the power of False, itself to True."""
+    """A bool tensor to the power of a bool number is bool: True for False, itself for True."""
     if _is_bool(x) and type(exponent) is bool:
         union = ltorch.bitwise_or if symbol is ltorch.pow else ltorch.bitwise_or_
         return union(x, not exponent)
@@ -234,14 +232,14 @@ def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
 
 
 def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> TensorProxy:
-    """What is put among bools is a bool."""
+    """Convert the fill value of a bool tensor to bool."""
     return symbol(x, mask, bool(value) if _is_bool(x) and type(value) in (int, float) else value)
 
 
 def _logsumexp(
     symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
 ) -> TensorProxy:
-    """Of integers as floats: what Thunder subtracts as an integer may wrap around."""
+    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around."""
     if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
         x = ltorch.to(x, torch.get_default_dtype())
     return symbol(x, dim, keepdim)
@@ -258,15 +256,16 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TensorProxy:
-    """There is no mean of nothing that statistics could go on with."""
+    """Leave the running statistics of an empty input as they are."""
     if isinstance(input, TensorProxy) and is_static(input.shape) and 0 in input.shape:
         return symbol(input, None, None, weight, bias, True, momentum, eps)
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
-    """`number / x`, which torch's operator takes as a product with the reciprocal. Of real numbers
-    that is the quotient but for its rounding; the product of complex ones mixes their parts.
+    """`number / x`, which torch's operator computes as a product with the reciprocal. For real
+    numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
+    parts.
     """
     if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
         return ltorch.mul(ltorch.reciprocal(x), number)
@@ -285,7 +284,7 @@ _AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "logsumexp": _logsumexp,
     "batch_norm": _batch_norm,
 }
-"""By Thunder's name of the call: given its symbol and arguments."""
+"""Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""
 
 
 def _cross_entropy(
@@ -298,8 +297,8 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> TensorProxy:
-    """As torch has it. With smoothed labels the loss is a sum of two: of the class that is the
-    target, and of all classes, neither of which counts where the target is ignored.
+    """Cross-entropy as in torch. With label smoothing the loss is a sum of two terms: that of the
+    target class, and that of all classes; neither counts where the target is ignored.
     """
     options = (size_average, ignore_index, reduce, reduction)
     are_classes = input.shape != target.shape

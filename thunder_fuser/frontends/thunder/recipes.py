@@ -1,4 +1,4 @@
-"""Thunder's recipes and plugins with this package in nvFuser's place.
+"""Thunder recipes and plugins that use this executor instead of nvFuser.
 
 Any of these, once both packages are imported:
 
@@ -6,8 +6,8 @@ Any of these, once both packages are imported:
     thunder.compile(model, recipe="thunder-fuser")
     thunder.compile(model, recipe=BaseRecipe(fuser="thunder_fuser"))
 
-Thunder 0.2.6 has a register for names of plugins and recipes, and none for fusers: its recipes know
-two, and without nvFuser they hand None on as an executor. So `BaseRecipe` learns a third one here.
+Thunder 0.2.6 has a registry of plugins and recipes, but none of fusers: its recipes know two, and
+without nvFuser they pass None on as an executor. So `BaseRecipe` is patched to know a third one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NAMES = ("thunder_fuser", "thunder-fuser")
 
 
 class ThunderFuser(Plugin):  # type: ignore[misc]
-    """The fuser of a recipe, whichever that names."""
+    """Plugin that makes this executor the fuser of any recipe, in nvFuser's place."""
 
     def setup_executors(self) -> list[Executor]:
-        """What the recipe puts in front of its own executors."""
+        """Return the executors that the recipe puts in front of its own."""
         return [executor]
 
 
@@ -57,7 +57,7 @@ def _executors(recipe: BaseRecipe) -> list[Executor]:
 
 
 def register() -> None:
-    """Make the names known to Thunder."""
+    """Register the plugin and the recipe with Thunder, and patch `BaseRecipe`."""
     register_plugin("thunder-fuser", ThunderFuser)
     register_recipe("thunder-fuser", ThunderFuserRecipe)
     BaseRecipe.setup_fuser = _fuser_by_name

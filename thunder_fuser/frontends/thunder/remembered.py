@@ -1,7 +1,7 @@
-"""Facts of a bound symbol, kept with it, beside those that Thunder caches there.
+"""Cached facts of a bound symbol, stored in its `__dict__` beside Thunder's cached properties.
 
-Arguments and results of a bound symbol do not change: Thunder's own cached properties rest on that.
-A copy forgets them all, even one that has other tags alone.
+Arguments and results of a bound symbol do not change: Thunder's own cached properties rely on that.
+`from_bsym` drops all of them, even for a copy that differs in tags alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAVES: tuple[type, ...] = (
 
 
 def remembered(bsym: BoundSymbol, name: str, find: Callable[[BoundSymbol], T]) -> T:
-    """What `find` says of the symbol, which may depend on its arguments and results alone."""
+    """Return the cached result of `find(bsym)`, which may depend on arguments and results alone."""
     known, key = bsym.__dict__, _PREFIX + name
     if key not in known:
         known[key] = find(bsym)
@@ -38,7 +38,7 @@ def remembered(bsym: BoundSymbol, name: str, find: Callable[[BoundSymbol], T]) -
 
 
 def relabelled(bsym: BoundSymbol, **labels: Any) -> BoundSymbol:
-    """A copy with another line, or other tags, of which all is known that is known of `bsym`."""
+    """Return a copy with another source line or other tags that keeps all cached facts."""
     made: BoundSymbol = bsym.from_bsym(**labels)
     for key, value in bsym.__dict__.items():
         if key in _FLAT or key in _PROXIES or key.startswith(_PREFIX):
@@ -47,13 +47,13 @@ def relabelled(bsym: BoundSymbol, **labels: Any) -> BoundSymbol:
 
 
 def proxies_in(tree: object) -> tuple[Proxy, ...]:
-    """The proxies of arguments or results."""
+    """Return the proxies in a tree of arguments or results."""
     return tuple(x for x in leaves_in(tree) if isinstance(x, Proxy))
 
 
 def leaves_in(tree: object) -> list[Any]:
-    """What arguments or results consist of, in the order of Thunder's own flattening: that takes
-    tens of microseconds, and a trace has thousands of symbols.
+    """Return the leaves of arguments or results in the order of Thunder's own tree flattening,
+    which takes tens of microseconds, and a trace has thousands of symbols.
     """
     found: list[Any] = []
     try:
@@ -64,7 +64,7 @@ def leaves_in(tree: object) -> list[Any]:
 
 
 def _add_leaves(tree: Any, found: list[Any]) -> None:
-    """TypeError at what is neither a leaf nor a plain container."""
+    """Append the leaves of `tree`. TypeError for anything but a leaf or a plain container."""
     kind: type = type(tree)
     if kind in (tuple, list):
         for part in tree:
@@ -84,7 +84,9 @@ def _is_leaf(kind: type) -> bool:
 
 
 def look_through(symbols: Iterable[BoundSymbol], *, in_parts: bool = True) -> None:
-    """Find the proxies of symbols, and of their parts."""
+    """Fill the caches of proxy arguments and results of symbols, and of their subsymbols if
+    `in_parts`.
+    """
     for bsym in symbols:
         known = bsym.__dict__
         if "flat_proxy_args" not in known:

@@ -1,4 +1,4 @@
-"""A fusion as a script of its own, to run, to shrink, or to attach to a report."""
+"""Repro scripts: a fusion as a standalone script to run, reduce or attach to a bug report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thunder_fuser.segment.repro import script as script_of
 
 
 class Reproducible(Protocol):
-    """What a script is made from."""
+    """A named fusion on a device, as `script` reads it."""
 
     name: str
     device: torch.device
@@ -23,18 +23,20 @@ class Reproducible(Protocol):
 
 
 def script(of: Reproducible) -> str:
-    """Python that defines the fusion, runs it on random inputs and compares with torch."""
+    """Return Python source that defines the fusion, runs it on random inputs and compares with
+    torch.
+    """
     title = f"{of.name}, on inputs like those that Thunder compiled it for."
     return script_of(of.fusion, title, str(of.device))
 
 
 def save(of: Reproducible) -> str:
-    """The path of a file that holds the script; "" if none could be written."""
+    """Write the script to a file and return its path; "" if it could not be written."""
     return str(save_failure(of.name, ".py", script(of)) or "")
 
 
 def save_trace(trace: TraceCtx) -> str:
-    """The path of a file with the text of a trace that fusions could not be put into; "" if none
-    could be written.
+    """Write the text of a trace on which the fusion pass failed, and return the path of the file;
+    "" if it could not be written.
     """
     return str(save_failure("trace", ".txt", f"{trace}\n") or "")

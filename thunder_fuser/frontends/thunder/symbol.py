@@ -1,6 +1,6 @@
-"""A fusion as a symbol of a trace, in the form that Thunder's own tools expect.
+"""A fusion as a bound symbol of a trace, in the form that Thunder's own tools expect.
 
-Flat lists of proxies as arguments and results, the primitives as sub-symbols, a name that ends in
+Flat lists of proxies as arguments and results, the prims as subsymbols, a name that ends in
 digits, and a `meta`, because the trace checker calls symbols again.
 """
 
@@ -24,7 +24,9 @@ def bind_fusion(
     outputs: Sequence[Proxy],
     prims: Sequence[BoundSymbol],
 ) -> BoundSymbol:
-    """The symbol that calls `call` on `inputs` for `outputs`; `prims` say what it computes."""
+    """Return the bound symbol that calls `call` on `inputs` for `outputs`, with `prims` as its
+    subsymbols.
+    """
 
     def meta(*args: Proxy) -> tuple[Proxy, ...]:
         return tuple(outputs)
@@ -32,7 +34,7 @@ def bind_fusion(
     def give_context(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {call.name: call}
 
-    # The id is what Thunder looks up tools by.  It holds the name: symbols with one id are equal.
+    # Thunder looks up tools by id.  It includes the name, as symbols with the same id are equal.
     identity = f"{executor.name}.{call.name}"
     register_memory(identity)
     symbol = Symbol(
@@ -47,7 +49,7 @@ def bind_fusion(
 
 
 def call_of(bsym: BoundSymbol) -> FusionCall | None:
-    """Our call behind a trace's symbol, or None if the symbol is not one of our fusions."""
+    """Return the `FusionCall` of a bound symbol, or None if it is not a fusion of this executor."""
     if not bsym.sym.is_fusion or not bsym._call_ctx:
         return None
     found: Any = bsym._call_ctx.get(bsym.sym.name)

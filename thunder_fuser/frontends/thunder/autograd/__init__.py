@@ -1,1 +1,1 @@
-"""Calls that stay whole forward and backward, and gradients as torch's kernels compute them."""
+"""Grad transforms: attention and convolutions left whole, gradients that match torch's kernels."""

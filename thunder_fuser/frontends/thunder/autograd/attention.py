@@ -1,20 +1,21 @@
-"""Attention left whole: one call forward and one backward, by the kernel that torch picks.
+"""Attention left whole: one torch call forward and one backward, with the backend that torch picks.
 
-Thunder takes attention apart into two products and a softmax over [heads, rows, columns], which
-flash attention never has in memory. So `scaled_dot_product_attention` is claimed as it is. Torch
-chooses between its kernels (flash, cuDNN, efficient, or its formula) by sizes, dtypes, strides and
-its global switches when the call runs, as in eager code. What the kernel saved tells the backward
-which one it was: switches may be others by then.
+Thunder decomposes attention into two matrix products and a softmax over [heads, rows, columns],
+which flash attention never materialises. So `scaled_dot_product_attention` is claimed as a whole.
+Torch chooses between its backends (flash, cuDNN, efficient, or its math formula) by sizes, dtypes,
+strides and its global switches when the call runs, as in eager code. The backward derives the
+backend from the saved tensors, as switches may have changed by then.
 
-With `enable_gqa` keys and values have fewer heads, each for a group of the queries'. Thunder has no
-such attention; torch's kernels read the heads as they are, and sum their gradients over the group.
+With `enable_gqa` keys and values have fewer heads, each shared by a group of query heads. Thunder
+has no such attention; torch's kernels read shared heads in place and sum their gradients over the
+group.
 
-kernel       logsumexp          seed of dropout
+backend      logsumexp          dropout seed
 flash, GPU   [batch, heads, n]  UInt64
 flash, CPU   [batch, heads, n]  none
 efficient    [batch, heads, n]  Int
 cuDNN        four dimensions    Int
-formula      no elements        the generator's state, where it drops anything
+formula      no elements        RNG state of the generator, with dropout
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ NAMES = ("fuser_attention", "fuser_attention_forward", "fuser_attention_backward
 
 _aten = torch.ops.aten
 _ALIGNMENT = 8
-"""Elements that rows of flash attention's operands, and of masks, are multiples of."""
+"""Row length, in elements, that operands of flash attention and masks are padded to a multiple of.
+"""
 
 
 class Symbols(NamedTuple):
-    """The calls that take the place of attention: alone, and with its gradient."""
+    """Operators that replace attention: without gradient; augmented forward; backward."""
 
     whole: Symbol
     forward: Symbol
@@ -57,7 +59,7 @@ class Symbols(NamedTuple):
 
 
 def register(executor: FusionExecutor) -> Symbols:
-    """Claim attention, with its gradient, where `is_claimed` holds."""
+    """Register the operators, and claim attention with its grad transform if `is_claimed`."""
     tags = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, OpTags.RANDOM_OP)
     symbols = Symbols(
         executor.register_operator(NAMES[0], meta=_meta, fn=_whole, tags=tags),
@@ -69,15 +71,15 @@ def register(executor: FusionExecutor) -> Symbols:
         ID, is_claimed, execution_transform=_alone(symbols), grad_transform=rule
     )
     executor.register_supported(symbols.whole, grad_transform=rule)
-    # Thunder's own, which knows no groups.
+    # Thunder's own lookaside does not know `enable_gqa`.
     attend = partial(_attend, symbols)
     executor._lookasides[functional.scaled_dot_product_attention] = attend
     return symbols
 
 
 class Attention(NamedTuple):
-    """A call of attention: its operands and options, as torch orders them. Thunder has proxies in
-    the place of tensors.
+    """Operands and options of an attention call in torch's order; proxies in a trace, tensors at
+    run time.
     """
 
     query: Tensor
@@ -90,7 +92,7 @@ class Attention(NamedTuple):
 
     @property
     def operands(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Those that have gradients."""
+        """The differentiable operands: query, key and value."""
         return self.query, self.key, self.value
 
     @property
@@ -99,30 +101,30 @@ class Attention(NamedTuple):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether queries share the heads of keys and values."""
+        """True if several query heads share a head of keys and values."""
         heads = [t.shape[-3] if len(t.shape) > 2 else 0 for t in (self.query, self.key)]
         return heads[0] != heads[1]
 
     @property
     def keywords(self) -> Mapping[str, Any]:
-        """What torch's functions take by name."""
+        """Keyword arguments of torch's functions."""
         return {"scale": self.scale, "enable_gqa": self.is_grouped}
 
     def kernel(self) -> SDPBackend:
-        """Torch's choice for tensors that want gradients."""
+        """Return torch's choice of backend for operands that require gradients."""
         trained = [t.detach().requires_grad_() for t in self.operands]
         options = self.attn_mask, self.dropout_p, self.is_causal
         return SDPBackend(torch._fused_sdp_choice(*trained, *options, **self.keywords))
 
     def formula(self) -> Tensor:
-        """By two products and a softmax."""
+        """Compute the output by torch's math formula: two matrix products and a softmax."""
         *call, _ = self
         found: Tensor = _aten._scaled_dot_product_attention_math(*call, **self.keywords)[0]
         return found
 
 
 def is_claimed(*args: Any, **options: Any) -> bool:
-    """Whether torch has one call for these; Thunder takes all others apart."""
+    """True if attention with these arguments is one torch call; Thunder decomposes all others."""
     call = Attention(*args, **options)
     shapes = [tuple(t.shape) for t in call.operands]
     same = len({shape[:-2] for shape in shapes}) == 1 and len(shapes[0]) >= 2
@@ -130,12 +132,12 @@ def is_claimed(*args: Any, **options: Any) -> bool:
 
 
 def _is_one_call(call: Attention) -> bool:
-    """The same, but for the heads."""
+    """True if a call is one torch call, batch dimensions and heads not checked."""
     mask = call.attn_mask
     tensors = [*call.operands, *([] if mask is None else [mask])]
     if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):
         return False
-    # The gradient of a mask is nothing that torch's kernels all give.
+    # Not all of torch's backends return the gradient of a mask.
     constant = mask is None or not mask.requires_grad
     numbers = isinstance(call.dropout_p, int | float) and isinstance(call.is_causal, bool)
     return constant and numbers and not (call.is_causal and mask is not None)
@@ -152,7 +154,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TensorProxy:
-    """Torch's attention, groups of queries included."""
+    """Lookaside for torch's attention, including `enable_gqa`."""
     options = attn_mask, dropout_p, is_causal
     call = Attention(query, key, value, *options, scale)
     if not enable_gqa or not call.is_grouped:
@@ -171,7 +173,7 @@ def _attend(
 
 
 def _thunders(call: Attention) -> TensorProxy:
-    """Thunder's own, which we claim where `is_claimed` holds."""
+    """Record Thunder's attention, which the executor claims if `is_claimed`."""
     *options, scale = call
     found: TensorProxy = ltorch.scaled_dot_product_attention(*options, scale=scale)
     return found
@@ -198,7 +200,7 @@ def _gradient(symbols: Symbols) -> Callable[..., TensorProxy]:
     return rule
 
 
-# ---- what Thunder knows of the calls
+# ---- meta functions
 
 
 def _meta(
@@ -224,11 +226,11 @@ def _backward_meta(g: TensorProxy, *saved_and_call: Any) -> tuple[TensorProxy, .
     return tuple(TensorProxy(like=t, shape=tuple(t.shape)) for t in call.operands)
 
 
-# ---- the calls
+# ---- implementations
 
 
 class Saved(NamedTuple):
-    """The output, and what the backward wants of the kernel."""
+    """The output, and the tensors that the backward needs of the forward kernel."""
 
     output: Tensor
     logsumexp: Tensor
@@ -257,7 +259,7 @@ def _forward(*args: Any) -> Saved:
 
 
 def _on_shards(call: Attention, heads: Heads) -> Attention:
-    """What this device does of a call of DTensors."""
+    """Return the local call of this device for an attention call on DTensors."""
     if call.dropout_p:
         raise FuserTypeError(
             f"attention of DTensors: expected dropout_p 0, got {call.dropout_p}: devices would "
@@ -352,7 +354,7 @@ def _run_backward(g: Tensor, saved: Saved, call: Attention) -> tuple[Tensor, ...
 
 
 def _added(call: Attention) -> Attention:
-    """The same, whose mask is added to scores."""
+    """Return the call with a boolean mask converted to an additive one."""
     mask, query = call.attn_mask, call.query
     if mask is None or mask.dtype is not torch.bool:
         return call
@@ -361,7 +363,7 @@ def _added(call: Attention) -> Attention:
 
 
 def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """A mask as the efficient kernel reads it: of all heads, with rows that begin aligned."""
+    """Return a mask as the efficient backend reads it: expanded to all heads, with aligned rows."""
     if mask is None:
         return None
     columns = mask.shape[-1]
@@ -375,7 +377,7 @@ def _padded(x: Tensor) -> Tensor:
 
 
 def _formula_backward(g: Tensor, state: Tensor, call: Attention) -> tuple[Tensor, ...]:
-    """By autograd of the formula, computed again with the numbers that it drew."""
+    """Gradients by autograd of the formula, recomputed with the same RNG state for dropout."""
     devices = [call.query.device] if call.query.is_cuda else []
     with torch.random.fork_rng(devices), torch.enable_grad():
         if state.numel():

@@ -1,11 +1,11 @@
-"""Convolutions left whole, and their gradients: a call for what is read, and one for the weight.
+"""Convolutions left whole, and their gradients: one call for the input's and one for the weight's.
 
-Thunder writes the gradients as convolutions of gradients spread out with zeros, between transposes
-and pads, each of which goes through memory; torch's libraries have kernels for both. They are two
-calls, so that who wants no gradient of an image pays for none.
+Thunder writes the gradients as convolutions of zero-dilated gradients, between transposes and pads,
+each of which goes through memory; torch's libraries have kernels for both. They are two calls, so
+that an input without gradient costs nothing.
 
-A bias is added, and its gradient summed, by operations that fuse with their neighbours. On a CPU,
-whose libraries add it before they round, the forward's stays with the convolution.
+Adding the bias, and summing its gradient, are operations that fuse with their neighbours. On a CPU,
+whose libraries add the bias before they round, the forward's bias stays with the convolution.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = (
 
 
 class Symbols(NamedTuple):
-    """The call, and those of its backward by what the gradient is of."""
+    """Operators: the forward, the gradient of the input, and the gradient of the weight."""
 
     whole: Symbol
     of_input: Symbol
@@ -40,7 +40,7 @@ class Symbols(NamedTuple):
 
 
 def register(executor: FusionExecutor) -> Symbols:
-    """Claim convolutions, with their gradients, where `is_claimed` holds."""
+    """Register the operators, and claim convolutions with grad transforms if `is_claimed`."""
     symbols = Symbols(
         executor.register_operator(NAMES[0], meta=_meta, fn=torch.convolution),
         executor.register_operator(NAMES[1], meta=_like_input, fn=_of_input),
@@ -68,7 +68,9 @@ def is_claimed(
     output_padding: Sequence[object],
     groups: object,
 ) -> bool:
-    """Whether everything is known and of one floating-point dtype; Thunder has the others."""
+    """True for a non-transposed convolution of static shapes, options known at trace time and one
+    floating-point dtype; Thunder handles all others.
+    """
     tensors = [x, weight, *([] if bias is None else [bias])]
     if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):  # type: ignore[attr-defined]
         return False
@@ -87,13 +89,13 @@ def _images(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> tuple[Any, ...]:
-    """What the primitive gets of the arguments of a user's call."""
+    """Return the prim's arguments for those of `conv1d`, `conv2d` or `conv3d`."""
     each = (v if isinstance(v, Sequence) else (v,) for v in (stride, padding, dilation))
     return (x, weight, bias, *each, False, (0,), groups)
 
 
 def _has_images(*args: Any, **kwargs: Any) -> bool:
-    """Whether `_images` says everything: torch takes one image, or a padding in words, itself."""
+    """True if the prim covers the call; an unbatched input and a padding mode as string do not."""
     arguments = _images(*args, **kwargs)
     return is_claimed(*arguments) and arguments[0].ndim == arguments[1].ndim
 
@@ -159,7 +161,7 @@ def _gradient(symbols: Symbols) -> Callable[..., TensorProxy]:
     return rule
 
 
-# ---- what Thunder knows of the calls
+# ---- meta functions
 
 
 def _meta(
@@ -194,7 +196,7 @@ def _like_weight(
     return TensorProxy(like=weight, shape=tuple(weight.shape))
 
 
-# ---- the calls
+# ---- implementations
 
 
 def _of_input(g: Tensor, x: Tensor, weight: Tensor, *options: object) -> Tensor:

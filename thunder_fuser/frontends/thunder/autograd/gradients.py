@@ -1,9 +1,9 @@
-"""Gradients of calls as torch's kernels compute them, where Thunder's rules lose something.
+"""Grad transforms of calls that compute as torch's kernels do, where Thunder's lose accuracy.
 
-Thunder differentiates the parts of a call. Of a select the other side's gradient is multiplied with
-0, so that an overflow there becomes NaN; of `expm1(x)` the gradient is its result plus 1, which
-small results are lost in. And the parts of a call that is claimed whole are no longer the call.
-A rule records the call itself, and writes what torch's backward kernel computes.
+Thunder differentiates the decomposition of a call. A select multiplies the gradient of the side not
+taken with 0, so that an overflow there becomes NaN; the gradient of `expm1(x)` is its result plus
+1, which absorbs small results. And a decomposed call can no longer be claimed as a whole.
+A rule here records the call itself, and the operations of torch's backward kernel.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _hardtanh(
 
 
 def _put_inside(x: TensorProxy, g: TensorProxy, low: float, high: float) -> None:
-    """NaN is not outside."""
+    """Pass the gradient where low < x < high, and where x is NaN."""
     put_grad(x, ltorch.where((x <= low) | (x >= high), 0.0, g))
 
 
@@ -60,7 +60,7 @@ def _clamp(
     min: TensorProxy | float | None = None,
     max: TensorProxy | float | None = None,
 ) -> TensorProxy:
-    """At a bound the gradient is the tensor's; of NaN, which is within no bounds, nobody's."""
+    """At a bound the gradient goes to x. Where x is NaN, which is within no bounds, all are 0."""
     result = ltorch.clamp(x, min, max)
     g = get_grad(result)
     above = min is None or x >= min
@@ -91,7 +91,7 @@ def _sigmoid(x: TensorProxy) -> TensorProxy:
 def _silu(x: TensorProxy, inplace: bool = False) -> TensorProxy:
     result = ltorch.silu(x, inplace)
     g, a = wide(get_grad(result)), wide(x)
-    # In the parts of the call itself, which the backward computes again.
+    # The operations of the call's own decomposition, which the backward recomputes.
     s = ltorch.reciprocal(1 + ltorch.exp(-a))
     put(x, g * s * (1 + a * (1 - s)))
     return result
@@ -109,8 +109,8 @@ def _logsigmoid(x: TensorProxy) -> TensorProxy:
 def _exponential_unit(
     x: TensorProxy, result: TensorProxy, below: float, inner: float, above: float
 ) -> TensorProxy:
-    """Of `above * x` where x > 0, else of a multiple of expm1(inner * x), whose slope at 0 is
-    `below`.
+    """Put the gradient of `above * x` where x > 0, else of a multiple of expm1(inner * x) whose
+    slope at 0 is `below`.
     """
     g, a = wide(get_grad(result)), wide(x)
     put(x, ltorch.where(a <= 0, g * below * ltorch.exp(a * inner), g * above))
@@ -154,7 +154,7 @@ def _hardswish(x: TensorProxy, inplace: bool = False) -> TensorProxy:
 
 
 def _hardshrink(x: TensorProxy, lambd: float = 0.5) -> TensorProxy:
-    """NaN is not small, and passes."""
+    """Pass the gradient where |x| > lambd, and where x is NaN."""
     result = ltorch.hardshrink(x, lambd)
     put_grad(x, ltorch.where((x >= -lambd) & (x <= lambd), 0.0, get_grad(result)))
     return result
@@ -190,7 +190,7 @@ def _gelu(x: TensorProxy, *, approximate: str = "none") -> TensorProxy:
 
 
 def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """Of one 0 among the factors the gradient is the product of the others, of several it is 0."""
+    """The gradient of a sole 0 is the product of the other factors; that of several zeros is 0."""
     result = prims.prod(x, dims)
     g = restore_reduced_dims(get_grad(result), dims, x.shape)
     is_zero = x == 0
@@ -207,8 +207,8 @@ def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
 def _max(
     x: TensorProxy, dim: TensorProxy | int | None = None, keepdim: bool = False
 ) -> TensorProxy | tuple[TensorProxy, TensorProxy]:
-    """Of all elements, the equal ones share the gradient, NaN among them; along a dimension the
-    first one has it.
+    """A maximum of all elements divides the gradient among equal ones, also among NaNs; along a
+    dimension the first maximum gets it.
     """
     if isinstance(dim, TensorProxy):
         return _maximum_grad(x, dim)
@@ -263,7 +263,7 @@ def _of_variance(
     correction: float,
     mean: TensorProxy | None = None,
 ) -> TensorProxy:
-    """What is one number a row is multiplied first: it is smaller than the deviations."""
+    """Gradient through a variance. The factor per row is applied to `g`, the smaller tensor."""
     count, values = _count(x, dims), wide(x)
     if mean is None:
         mean = prims.sum(values, dims) / max(count, 1)
@@ -274,14 +274,14 @@ def _of_variance(
 
 
 def _count(x: TensorProxy, dims: Sequence[int]) -> int:
-    """Of the elements that one result is computed from; a tensor without dimensions has one."""
+    """Number of elements that are reduced to one result; 1 for a 0-dim tensor."""
     return math.prod(x.shape[k] for k in dims if x.ndim)
 
 
 def _normalize(
     x: TensorProxy, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: None = None
 ) -> TensorProxy:
-    """A row whose norm is 0 is divided by `eps`: its norm has no gradient, and no NaN."""
+    """A row of norm below `eps` is divided by `eps`: its norm gets no gradient, hence no NaN."""
     result = ltorch.normalize(x, p, dim, eps)
     g, a = wide(get_grad(result)), wide(x)
     norm = _norm(a, p, dim)
@@ -350,7 +350,7 @@ def _sign(x: TensorProxy) -> TensorProxy:
 
 
 def _constant(primitive: Rule) -> Rule:
-    """Of a result that steps or decides, and so has no gradient."""
+    """Rule of a prim with an integer or boolean result, which has no gradient."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         return primitive(*args, **kwargs)
@@ -359,7 +359,7 @@ def _constant(primitive: Rule) -> Rule:
 
 
 def _steps(primitive: Rule) -> Rule:
-    """Of what is constant between its steps: a gradient of zeros."""
+    """Rule of a step function: a gradient of zeros."""
 
     def rule(x: TensorProxy) -> TensorProxy:
         result: TensorProxy = primitive(x)
@@ -370,7 +370,7 @@ def _steps(primitive: Rule) -> Rule:
 
 
 def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
-    """Equal ones share the gradient; of NaN both have it, as of a maximum."""
+    """Equal operands halve the gradient; with a NaN both get all of it, as for a maximum."""
     result: TensorProxy = prims.minimum(a, b)
     g = get_grad(result)
     shared = ltorch.where(a == b, g / 2, g)
@@ -436,7 +436,7 @@ def _nll_loss(
     ignored = -1 if ignore_index is None else ignore_index
     total = None
     if reduction == "mean":
-        # Both parts of the quotient are the forward's: the backward reads what it divides by.
+        # Dividend and divisor as separate values: the backward reads the divisor.
         total = total_weight(target, weight, ignored)
         weights = weight if weight is None else wide(weight)
         summed = ltorch.nll_loss(wide(x), target, weights, ignored, "sum")
@@ -449,7 +449,7 @@ def _nll_loss(
 
 
 def total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) -> TensorProxy:
-    """Of the classes that count: how many they are, if each has the weight 1."""
+    """Sum of the weights of targets that are not ignored; without weights, their number."""
     counts = target != ignored
     if weight is None:
         return ltorch.sum(counts)
@@ -506,4 +506,4 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     PrimIDs.VAR_MEAN: _var_mean,
     PrimIDs.POW: _pow,
 }
-"""By the id of a symbol: its gradient transform, which Thunder asks executors for."""
+"""Grad transforms by symbol id, which the executor registers."""

@@ -1,8 +1,8 @@
-"""Gradients of norms as torch's kernels compute them: in fp32 for 16 bits, and rounded once.
+"""Grad transforms of norms that compute as torch's kernels: 16-bit in fp32, rounded once.
 
-Thunder differentiates the parts of a norm, and rounds in between: what each row adds to a weight's
-gradient, before all rows are summed, and each term of the input's. What is one number for all that
-is normalised together is multiplied after their sums and not before.
+Thunder differentiates the decomposition of a norm, and rounds in between: each row's contribution
+to a weight's gradient, before the sum over rows, and each term of the input's. Factors that are
+constant over a reduction are multiplied after it, not before.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from thunder_fuser.frontends.thunder.composites.norms import grouped, of_channel
 
 
 class _Norm(NamedTuple):
-    """What was normalised, and what by. All but `x` has x's dimensions, of size 1 where it is the
-    same for all; a weight and a bias may have the last ones alone. No mean was subtracted by some.
+    """Operands and statistics of a norm.
+
+    mean, scale   of x's rank, with size 1 in reduced dimensions; no mean for rms_norm
+    weight, bias  broadcastable to x; possibly only its last dimensions
     """
 
     x: TensorProxy
@@ -38,15 +40,15 @@ class _Norm(NamedTuple):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """Of weight and bias."""
+        """Shape of weight and bias, with leading 1s to x's rank."""
         parameter = self.bias if self.weight is None else self.weight
         own: tuple[int, ...] = () if parameter is None else tuple(parameter.shape)
         missing: int = self.x.ndim - len(own)
         return (1,) * missing + own
 
     def gradients(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-        """Gradients of x, of a weight and of a bias. What these are the same for is summed first,
-        of which their gradients are sums, too.
+        """Return the gradients of x, weight and bias. Reduced dimensions along which weight and
+        bias are broadcast are summed first: gradients of both need these sums, too.
         """
         dims = [k for k, size in enumerate(self.scale.shape) if size != self.x.shape[k]]
         alike = [d for d in dims if self._shape[d] == 1]
@@ -66,7 +68,7 @@ class _Norm(NamedTuple):
             sums = weighted, weighted * apart
         total, along = (_summed(t, others) for t in sums)
         count = max(math.prod(self.x.shape[d] for d in dims), 1)
-        # By one scale after the other: the product of all of them may overflow.
+        # Multiplied by one scale after the other, as their product may overflow.
         shift = apart * (along * self.scale * self.scale / count * factor)
         if self.mean is not None:
             shift = shift + total / count * factor
@@ -74,7 +76,7 @@ class _Norm(NamedTuple):
         return gradient, self._of_parameter(of_weight), self._of_parameter(of_bias)
 
     def gradients_of_known(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-        """Gradients by statistics that are not x's own: the running ones of an evaluation."""
+        """Return the gradients if statistics are constants: running ones, in evaluation mode."""
         factor = self.scale if self.weight is None else self.scale * wide(self.weight)
         return g * factor, *self._of_parameters(g)
 
@@ -165,7 +167,7 @@ def _batch_norm(
 def _of_nothing(
     result: TensorProxy, a: TensorProxy, *parameters: TensorProxy | None
 ) -> TensorProxy:
-    """Parameters of channels without elements have gradients of 0, whatever their statistics."""
+    """Put gradients for an empty input: those of parameters are 0, whatever the statistics."""
     g = get_grad(result)
     total = ltorch.sum(g, (0, *range(2, a.ndim)))
     _put((g, total, total), a, *parameters)
@@ -178,4 +180,4 @@ RULES: Mapping[str, Rule] = {
     "torch.nn.functional.group_norm": _group_norm,
     "torch.batch_norm": _batch_norm,
 }
-"""By the id of a symbol: its gradient transform, which Thunder asks executors for."""
+"""Grad transforms by symbol id, which the executor registers."""

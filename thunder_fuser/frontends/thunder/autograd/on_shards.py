@@ -1,7 +1,7 @@
-"""Attention on the shards of DTensors: batches and heads are independent of each other.
+"""Attention on DTensors: batches and heads are independent of each other.
 
-Each device attends to its own batches and heads, and nothing is sent for it; a shard of positions
-or of channels, and a partial sum, are made whole before.
+Each device computes its own batches and heads without communication; operands that are sharded
+along positions or channels, or partial, are made replicated first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if torch.distributed.is_available():
 
 
 class Heads:
-    """Where the batches and heads of some operands of one attention are."""
+    """Common mesh and placements (shards of batches or heads) of the operands of an attention."""
 
     def __init__(self, operands: Sequence[Any]) -> None:
         plain = [t for t in operands if not isinstance(t, DTensor)]
@@ -42,13 +42,15 @@ class Heads:
         ]
 
     def local(self, x: Tensor) -> Tensor:
-        """What this device has of an operand, or of a tensor with all its batches and heads."""
+        """Return this device's part of an operand, or of any tensor with all batches and heads."""
         assert isinstance(x, DTensor)
         found: Tensor = x.redistribute(self.mesh, self.placements).to_local()
         return found
 
     def local_mask(self, mask: Tensor | None, rank: int) -> Tensor | None:
-        """The same of a mask, whose leading dimensions may be missing, or of one element."""
+        """Return this device's part of a mask, whose leading dimensions may be missing or of size
+        1.
+        """
         if mask is None:
             return None
         if not isinstance(mask, DTensor):
@@ -61,9 +63,9 @@ class Heads:
         return found
 
     def whole(self, local: Tensor, batch: Sequence[int]) -> Tensor:
-        """The DTensor of which a device has `local`; `batch`: its leading dimensions."""
+        """Return the DTensor with the local tensor `local`; `batch`: its global leading sizes."""
         shape = torch.Size((*batch, *local.shape[len(batch) :]))
-        # Dense, with its dimensions in the order of the local tensor's.
+        # Dense strides, in the dimension order of the local tensor.
         strides, count = [0] * len(shape), 1
         for dim in sorted(range(len(shape)), key=lambda k: (local.stride(k), -k)):
             strides[dim], count = count, count * shape[dim]
@@ -74,14 +76,14 @@ class Heads:
 
 
 def heads_of(operands: Sequence[Any]) -> Heads | None:
-    """None where no operand is a DTensor."""
+    """Return the placements of the operands, or None if none of them is a DTensor."""
     if not torch.distributed.is_available():
         return None
     return Heads(operands) if any(isinstance(t, DTensor) for t in operands) else None
 
 
 def _common(placements: Sequence[Placement], independent: int) -> Placement:
-    """The first shard of batches or heads, or nothing but the whole."""
+    """Return the first placement that shards batches or heads, or Replicate."""
     for placement in placements:
         if isinstance(placement, Shard) and placement.dim % (independent + 2) < independent:
             return Shard(placement.dim % (independent + 2))

@@ -1,7 +1,8 @@
-"""Gradients of pools with windows, gathered by each element of the image.
+"""Grad transforms of windowed pools: each image element gathers its gradient.
 
-Of equal elements the first one of a window has the gradient, as with torch; of an average, each its
-share. An element's gradients are summed in the order of its windows, in fp32 for 16 bits.
+For max pooling the first of equal elements of a window gets the gradient, as in torch; for average
+pooling each element gets its share. An element's gradients are summed in the order of its windows,
+16-bit ones in fp32.
 """
 
 from __future__ import annotations
@@ -69,4 +70,4 @@ RULES: Mapping[str, Rule] = {
     **{symbol.id: _max_pool(k) for calls in (LARGEST, OTHERS) for k, symbol in calls.items()},
     **{symbol.id: _avg_pool(k) for k, symbol in AVERAGE.items()},
 }
-"""By the id of a symbol: its gradient transform."""
+"""Grad transforms by symbol id, which the executor registers."""

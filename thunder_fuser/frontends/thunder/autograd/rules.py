@@ -1,6 +1,4 @@
-"""What gradient rules are made of. A rule records a call, and says what its operands' gradients
-are.
-"""
+"""Helpers of grad transforms. A rule records a call, and puts the gradients of its operands."""
 
 from __future__ import annotations
 
@@ -17,12 +15,14 @@ Rule = Callable[..., Any]
 
 
 def put(x: TensorProxy, gradient: TensorProxy) -> None:
-    """The gradient of an operand, rounded to its dtype."""
+    """Put the gradient of an operand, rounded to its dtype."""
     put_grad(x, rounded(gradient, x))
 
 
 def put_to(x: TensorProxy, gradient: TensorProxy) -> None:
-    """The gradient of an operand that may have been broadcast and converted."""
+    """Put the gradient of an operand that may have been broadcast and converted, summed over
+    broadcast dimensions.
+    """
     missing = gradient.ndim - x.ndim
     shown = zip(gradient.shape, (1,) * missing + tuple(x.shape), strict=True)
     dims = tuple(k for k, (broad, own) in enumerate(shown) if broad != own or k < missing)

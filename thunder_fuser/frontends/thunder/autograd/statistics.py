@@ -1,9 +1,9 @@
-"""Statistics of calls that are claimed whole, as values that a forward can save.
+"""Statistics of calls that are claimed as a whole, as values that a forward can save.
 
-A claim builds a call at once, so that what it computes inside exists nowhere else. The largest
-element of a row and the logarithm of its sum of exponentials are two numbers a row, with which a
-backward that computes log_softmax again reads each element once and folds none. A call that is left
-to torch is what it was: these are its sub-symbols.
+A claim builds a call as a whole, so that its intermediate values are not in the trace. The maximum
+of a row and the logarithm of its sum of exponentials are two scalars per row, with which a backward
+that recomputes log_softmax reads each element once and reduces nothing. The statistics are
+subsymbols of the call, so that a call that is left to torch does not change.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _PARTS: Mapping[object, Callable[[BoundSymbol], list[BoundSymbol]]] = {
 
 
 def with_statistics(trace: TraceCtx, is_whole: IsWhole) -> TraceCtx:
-    """The joint trace, in which calls consist of their statistics and what is computed from them.
+    """Return the joint trace in which calls of `_PARTS` have subsymbols that compute their
+    statistics, then the result from these.
 
-    `is_whole`: whether a call is claimed, and would be fused.
+    `is_whole`: predicate of calls that are claimed as a whole and would be fused.
     """
     symbols = trace.bound_symbols
     if not any(BoundSymbolTag.BACKWARD in b.tags for b in symbols):

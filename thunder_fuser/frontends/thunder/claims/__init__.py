@@ -1,1 +1,1 @@
-"""What may become part of a fusion: a row for each Thunder primitive."""
+"""Claims: the Thunder prims and calls that can be part of a fusion, one table row each."""

@@ -1,7 +1,7 @@
-"""Claims for pointwise calls whose parts lose a NaN, an infinity or the sign of a zero.
+"""Claims for pointwise calls whose decomposition loses a NaN, an infinity or the sign of a zero.
 
-Thunder writes relu as a comparison and a select, which takes NaN for 0, and other calls so that
-they overflow where torch's kernels do not. They are built here as those kernels compute.
+Thunder decomposes relu into a comparison and a select, which maps NaN to 0, and other calls such
+that they overflow where torch's kernels do not. They are built here as those kernels compute.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _refuse(*operands: object, **options: object) -> Refusal | None:
-    """Of real floats of one dtype, with numbers that are known; the parts take the others."""
+    """Refuse all but real floats of one dtype with known numbers; the rest is decomposed."""
     values = (*operands, *options.values())
     if any(isinstance(x, NumberProxy) for x in values):
         return Refusal("number", "not whole: a number is unknown until the function runs")
-    # None of the numbers is a bool.
+    # Only `inplace` can be True: none of the other arguments is a bool.
     if any(x is True for x in values):
         return Refusal("in-place", "not whole: it updates its operand")
     try:
@@ -55,7 +55,7 @@ def _refuse_relu(x: object, inplace: bool = False) -> Refusal | None:
 
 
 def _refuse_bounds(x: object, *bounds: object, **options: object) -> Refusal | None:
-    """Bounds that are tensors have a kernel of their own in torch."""
+    """Refuse tensor bounds, for which torch has a separate kernel."""
     given = (*bounds, *(options.get(name) for name in ("min", "max")))
     if any(isinstance(bound, TensorProxy) for bound in given):
         return Refusal("argument", "not whole: bounds that are tensors")
@@ -86,7 +86,7 @@ def _sigmoid(b: FusionBuilder, x: Val) -> Val:
 
 
 def _logsigmoid(b: FusionBuilder, x: Val) -> Val:
-    """min(x, 0) - log(1 + exp(-|x|)): of no large number an exponential is taken."""
+    """min(x, 0) - log(1 + exp(-|x|)), in which the exponential cannot overflow."""
     wide = b.cast(x, compute_dtype(x.dtype))
     rest = b.pointwise("log1p", b.pointwise("exp", b.pointwise("neg", b.pointwise("abs", wide))))
     return b.pointwise("sub", b.pointwise("minimum", wide, 0.0), rest)
@@ -132,7 +132,7 @@ def _refuse_glu(x: TensorProxy, dim: object = -1) -> Refusal | None:
 
 
 def _glu(b: FusionBuilder, x: TensorView, dim: int = -1) -> Val:
-    """The first half of a dimension by the sigmoid of the other."""
+    """The first half of a dimension times the sigmoid of the second."""
     axis, half = dim % x.rank, x.sizes[dim] // 2
     starts, ends = [0] * x.rank, list(x.sizes)
     halves = []
@@ -143,8 +143,8 @@ def _glu(b: FusionBuilder, x: TensorView, dim: int = -1) -> Val:
 
 
 def _refuse_scaled(*operands: object, value: object = None) -> Refusal | None:
-    """Of tensors that torch converts to one dtype, and with them the number: 0.5 is 0 beside
-    integers.
+    """Refuse all but tensors, and a known number, that torch converts to one common dtype: with
+    integers, 0.5 becomes 0.
     """
     if isinstance(value, NumberProxy):
         return Refusal("number", "not whole: a number is unknown until the function runs")
@@ -188,8 +188,8 @@ def _addcmul(
 def _addcdiv(
     b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
 ) -> Val:
-    """The factor goes into the dividend, as in torch: a complex quotient that is infinite would be
-    NaN times any number.
+    """Multiply the factor with the dividend, as in torch: an infinite complex quotient times any
+    number would be NaN.
     """
     x, first, second = in_common(b, x, first, second)
     scaled = b.pointwise("mul", first, _factor(x, value))

@@ -1,9 +1,10 @@
-"""Claims for whole calls, where Thunder's parts lose what torch's kernel for the call keeps.
+"""Claims for whole calls whose decomposition is less accurate than torch's kernel, or not fusible.
 
-The parts of `log_softmax` add the largest element to the logarithm before they subtract both, which
-costs digits, and leave -inf where torch has NaN; those of its gradient round to 16 bits four times.
-The gradient of `nll_loss` has no parts: it would write at an index that data decide, and so do the
-parts of `one_hot`. Each point knows whether it is that index, so it need not.
+The decomposition of `log_softmax` adds the maximum to the logarithm before it subtracts both, which
+costs digits, and has -inf where torch has NaN; that of its gradient rounds to 16 bits four times.
+The gradient of `nll_loss` has no decomposition: it would scatter at a data-dependent index, as the
+decomposition of `one_hot` does. Here each output element compares its position with the index
+instead.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _nll_loss_backward(
         scale = b.broadcast_in_dim(_tensor(scale), shape, others)
     if weight is not None:
         scale = b.pointwise("mul", scale, b.broadcast_in_dim(_wide(b, weight, wide), shape, [axis]))
-    # Where no class is chosen, -1 is, so that a point compares once, and 32 bits where those do.
+    # Index -1 if no class is chosen, so that one comparison suffices; 32 bits if they hold it.
     wide_index = b.cast_tensor(target, DataType.Int)
     counts = b.pointwise("ne", wide_index, ignore_index)
     for op, bound in (("ge", 0), ("lt", shape[axis])):
@@ -168,9 +169,7 @@ def _nll_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Val:
-    """A class that does not exist is read all the same, as an index that does not exist; one that
-    is ignored is not.
-    """
+    """A class out of range is read like any index out of range; an ignored class is not read."""
     axis = 1 if x.rank > 1 else 0
     ignored = -1 if ignore_index is None else ignore_index
     counts = _tensor(b.pointwise("ne", target, ignored))
@@ -205,8 +204,8 @@ def _refuse_one_hot(index: TensorProxy, num_classes: object) -> Refusal | None:
 
 
 def _one_hot(b: FusionBuilder, index: TensorView, num_classes: int) -> Val:
-    """Each class is asked whether it is the one; which class is it is read, so that one that does
-    not exist is an error.
+    """Compare each class with the index. The index is read by a gather from the classes, so that a
+    class out of range is an error.
     """
     classes = b.iota(num_classes, 0, 1, DataType.Int)
     flat = b.reshape(index, [math.prod(index.sizes)])
@@ -218,7 +217,7 @@ def _one_hot(b: FusionBuilder, index: TensorView, num_classes: int) -> Val:
 
 
 def _wide(b: FusionBuilder, x: TensorView, dtype: DataType) -> TensorView:
-    """In the type that computes for `dtype`."""
+    """Cast `x` to the computation dtype of `dtype`."""
     wide = compute_dtype(dtype)
     return x if x.dtype is wide else b.cast_tensor(x, wide)
 
@@ -229,7 +228,8 @@ def _tensor(value: Val) -> TensorView:
 
 
 _COST = 20
-"""Two folds, an exponential and what is around them."""
+"""Cost per element of two reductions, an exponential and the arithmetic around them, in fp32
+instructions."""
 
 CLAIMS = {
     "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax, _COST),

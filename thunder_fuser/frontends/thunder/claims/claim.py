@@ -1,7 +1,7 @@
-"""A claim: the promise to build one Thunder primitive, and the conditions under which it holds.
+"""A claim: how to build one Thunder prim or call in a fusion, and when to refuse it.
 
-Claims are data.  `table.py` lists them, Thunder asks them (`Fuser` registers one checker a row),
-regions are formed by their roles, and `regions/to_fusion.py` runs them.
+Claims are data.  `table.py` lists them, Thunder consults them (`Fuser` registers one checker per
+row), regions are formed by their roles, and `regions/to_fusion.py` runs their builders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 
 class Ending(enum.Enum):
-    """A tag of the primitive that ends a call, for what torch's kernel does to memory."""
+    """Tag of the prim that ends a call, for memory and layout of the result of torch's kernel."""
 
     NEW = "the result is new memory, whatever the primitive alone would give"
     ROW_MAJOR = "the result is row-major, whatever the strides of its operands"
@@ -26,7 +26,7 @@ class Ending(enum.Enum):
 
 
 class Apart(enum.Enum):
-    """A tag of a call that is claimed whole."""
+    """Tag of a call that is claimed as a whole."""
 
     STATISTICS = "fused, it is its sub-symbols"
 
@@ -36,8 +36,8 @@ ORDERS = frozenset({Ending.ROW_MAJOR, Ending.CHANNELS_LAST})
 
 @dataclass(frozen=True, slots=True)
 class LiesAs:
-    """Another such tag: the result lies as these tensors would have it, though its parts do not
-    begin with them.
+    """Tag of the prim that ends a call: the result has the layout of a pointwise result of these
+    tensors, though the call's decomposition does not start from them.
     """
 
     names: tuple[str, ...]
@@ -45,9 +45,10 @@ class LiesAs:
 
 @dataclass(frozen=True, slots=True)
 class LiesAsIndexed:
-    """Another: the result lies as torch's kernel that indexes dimension `dim` of a tensor has it.
+    """Tag of the prim that ends a call: the result has the layout of torch's kernel that indexes
+    dimension `dim` of a tensor.
 
-    By the dimensions that are left of `source`, then by those of the index that are in its place.
+    It follows the other dimensions of `source`, then those of the index that replace `dim`.
     """
 
     source: str
@@ -57,16 +58,16 @@ class LiesAsIndexed:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One row of the table.
+    """One row of the claims table.
 
-    role    what the operation does to memory
-    refuse  takes the primitive's own arguments, proxies and all; None means that we build it
-    build   takes a FusionBuilder, then the same arguments with values in the place of proxies, and
-            returns the results; dtypes may still differ from what Thunder says
-            (`regions/to_fusion.py` casts)
+    role    effect of the operation on memory
+    refuse  takes the prim's arguments, with proxies; returns None if the claim builds it
+    build   takes a FusionBuilder, then the same arguments with values instead of proxies, and
+            returns the results, whose dtypes may differ from Thunder's (`regions/to_fusion.py`
+            casts)
     cost    arithmetic per element, in units of one fp32 instruction
-    unread  positions of arguments of which only shape and dtype count; `build` gets their proxies
-    cuda    `build` for tensors on a GPU, where torch's kernel computes in another type there
+    unread  positions of arguments whose shape and dtype alone matter; `build` gets their proxies
+    cuda    `build` for tensors on a GPU, if torch's CUDA kernel computes in another dtype
     """
 
     role: Role
@@ -77,5 +78,5 @@ class Claim:
     cuda: Callable[..., Val | tuple[Val, ...]] | None = None
 
     def build_for(self, device: torch.device) -> Callable[..., Val | tuple[Val, ...]]:
-        """What builds it for tensors on `device`."""
+        """Return the builder for tensors on `device`."""
         return self.cuda if self.cuda is not None and device.type == "cuda" else self.build

@@ -1,9 +1,9 @@
-"""Claims for calls on complex numbers, where Thunder's parts are those of real numbers.
+"""Claims for calls on complex numbers, which Thunder decomposes as for real numbers.
 
-A product of complex numbers mixes their parts, so that it matters whether torch's kernel has one:
-`add` multiplies its second operand with `alpha` even if that is 1, which makes an infinite part a
-NaN. It does so in the dtype of the result, to which real operands are converted first. What tests a
-number (`nan_to_num`) tests its parts.
+A complex product mixes real and imaginary parts, so it matters whether torch's kernel multiplies:
+`add` multiplies its second operand with `alpha` even if that is 1, which turns an infinite part
+into NaN. It does so in the dtype of the result, to which real operands are converted first.
+`nan_to_num` tests real and imaginary parts separately.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PARTS = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataTyp
 
 
 def refuse(*operands: object, **options: object) -> Refusal | None:
-    """Of tensors and numbers of which one is complex, where numbers are known; others are taken
-    apart.
+    """Refuse all but operands with a complex common dtype and known numbers; the rest is
+    decomposed.
     """
     values = (*operands, *options.values())
     if any(isinstance(x, NumberProxy) for x in values):
@@ -57,7 +57,9 @@ def _sum(b: FusionBuilder, x: Val | complex, y: Val | complex, alpha: complex) -
 
 
 def _scaled(b: FusionBuilder, x: Val, alpha: complex) -> Val | complex:
-    """Numbers are multiplied in the dtype of the result, too, in which they may be infinite."""
+    """`alpha * x`; numbers too are multiplied in the dtype of the result, where they may overflow
+    to infinity.
+    """
     if isinstance(x, Scalar):
         factors = (torch.tensor(v, dtype=x.dtype.torch, device="cpu") for v in (x.value, alpha))
         product: complex = operator.mul(*factors).item()
@@ -70,7 +72,7 @@ def _add(b: FusionBuilder, x: Val | complex, y: Val | complex, *, alpha: complex
 
 
 def _sub(b: FusionBuilder, x: Val | complex, y: Val | complex, *, alpha: complex = 1) -> Val:
-    """torch's kernel is that of `add`."""
+    """`add` with negated `alpha`, as torch's kernel."""
     return _sum(b, x, y, -alpha)
 
 

@@ -1,4 +1,4 @@
-"""Claims for primitives that make a tensor from nothing."""
+"""Claims for prims that create a tensor without tensor operands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def refuse_new(sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:
-    """Why a tensor of these sizes, on that device and of that dtype, cannot be made, or None."""
+    """Return why a tensor of these sizes, device and dtype cannot be created, or None."""
     if not is_static(sizes):
         return Refusal("symbolic-shape", "its size is unknown until the function runs")
     if device.type not in DEVICES:
@@ -81,7 +81,7 @@ def _zeros(b: FusionBuilder, *shape: int, device: Device, dtype: object) -> Val:
 
 
 CLAIMS = {
-    # Autograd puts these in, without parts, for results that nobody used.
+    # Autograd inserts these, without subsymbols, for results that were not used.
     "torch.zeros": Claim(Role.CREATE, _refuse_zeros, _zeros),
     PrimIDs.FULL: Claim(Role.CREATE, _refuse_full, _full),
     PrimIDs.IOTA: Claim(Role.CREATE, _refuse_iota, _iota),

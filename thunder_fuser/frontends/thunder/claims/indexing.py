@@ -1,8 +1,7 @@
-"""Claims for primitives that read at an index that data decide: each is a row of
-`ir/tables/indexing.py`.
+"""Claims for prims that read at a data-dependent index: each is a row of `ir/tables/indexing.py`.
 
-Their gradients write at such an index (scatter_add, index_add, embedding_backward), which stays
-with torch.
+Their gradients write at a data-dependent index (scatter_add, index_add, embedding_backward), and
+stay with torch.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def _refuse_embedding(index: TensorProxy, weight: TensorProxy, **options: object
 
 
 def _embedding(b: FusionBuilder, index: TensorView, weight: TensorView, **_options: object) -> Val:
-    # The other options only matter to the gradient.
+    # The other options only affect the gradient.
     return b.gather("embedding_fwd", weight, 0, index)
 
 

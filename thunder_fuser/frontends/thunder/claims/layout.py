@@ -1,7 +1,7 @@
-"""Where a result lies in memory, said in a Fusion: by operands that it is laid out by.
+"""Layout of results in a Fusion, expressed by additional operands that determine it.
 
-A result lies as the operands of its expression do, the first one first. So a select that always
-takes the other side adds tensors to those: its layout is decided before passes remove it.
+A result has the layout of its expression's operands, with precedence of the first. So a select that
+always takes the other side adds operands: the layout is decided before passes remove the select.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from thunder_fuser.ir.fusion import TensorView
 
 
 def lying_as(b: FusionBuilder, x: TensorView, leaders: Sequence[TensorView]) -> TensorView:
-    """`x`, laid out as a pointwise result of `leaders` is: whatever broadcasts to its sizes.
+    """Return `x` with the layout of a pointwise result of `leaders`, which broadcast to its sizes.
 
-    Torch converts leaders of other dtypes than their common one, and what is converted is dense.
+    Torch converts leaders of other dtypes than their common one, and converted tensors are dense.
     """
     leaders = [t for t in leaders if t.dtype.is_complex <= x.dtype.is_complex]
     dtypes = [t.dtype for t in leaders]
@@ -38,7 +38,7 @@ def _of(value: object) -> TensorView:
 def lying_as_indexed(
     b: FusionBuilder, x: TensorView, source: TensorView, dim: int, index: TensorView
 ) -> TensorView:
-    """`x`, laid out as torch has it: with the dimensions of an index in the place of `dim`."""
+    """Return `x`, the result of indexing `dim` of `source` by `index`, with torch's layout."""
     if 0 in x.sizes or x.rank != source.rank - 1 + index.rank:
         return x
     within = range(dim, dim + index.rank)

@@ -1,4 +1,4 @@
-"""What every claim asks of its arguments, whatever it does: types, dtypes, shapes, devices."""
+"""Checks and conversions of arguments for all claims: types, dtypes, shapes, devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ _INT = frozenset({int})
 
 
 def data_type(dtype: object) -> DataType:
-    """Our name for a Thunder dtype or a Python number type; FuserTypeError where there is none."""
+    """Convert a Thunder dtype or a Python number type to `DataType`; FuserTypeError if there is no
+    equivalent.
+    """
     if isinstance(dtype, type) and dtype in _NUMBERS:
         return _NUMBERS[dtype]
     found = thunder_dtypes.to_torch_dtype(dtype)
@@ -43,7 +45,7 @@ def data_type(dtype: object) -> DataType:
 
 
 def is_supported(tensor: TensorProxy) -> bool:
-    """Whether kernels can be given the tensor."""
+    """True if a kernel can take the tensor: known dtype and static shape."""
     try:
         data_type(tensor.dtype)
     except FuserTypeError:
@@ -52,23 +54,23 @@ def is_supported(tensor: TensorProxy) -> bool:
 
 
 def number_type(number: NumberProxy) -> DataType:
-    """The dtype of a number that is known only when the function runs."""
+    """Return the dtype of a number that is known only when the function runs."""
     return _NUMBERS[number.python_type]
 
 
 def is_cpu_scalar(tensor: TensorProxy) -> bool:
-    """Thunder lets these mix with tensors of any device."""
+    """True for a 0-dim CPU tensor, which Thunder lets mix with tensors of any device."""
     return bool(tensor.device.type == "cpu" and tensor.ndim == 0)
 
 
 def device_of(tensors: Sequence[TensorProxy]) -> torch.device | None:
-    """The device on which an operation on these runs: None unless there is exactly one."""
+    """Return the device of an operation on these tensors; None unless there is exactly one."""
     found = _devices(tensors)
     return to_torch_device(found.pop()) if len(found) == 1 else None
 
 
 def _devices(tensors: Sequence[TensorProxy]) -> set[Device]:
-    """Where tensors are, besides numbers on the CPU."""
+    """Return the devices of tensors, without those of CPU scalars if there are several."""
     found = {t.device for t in tensors}
     if len(found) > 1:
         found = {t.device for t in tensors if not is_cpu_scalar(t)} or found
@@ -76,18 +78,18 @@ def _devices(tensors: Sequence[TensorProxy]) -> set[Device]:
 
 
 def is_static(sizes: Iterable[object]) -> bool:
-    """Whether no size waits for the function to run.  Symbolic sizes are NumberProxies."""
+    """True if all sizes are known at trace time.  Symbolic sizes are NumberProxies."""
     return _INT.issuperset(map(type, sizes))
 
 
 def elements(tensor: TensorProxy | FutureTensorProxy) -> int:
-    """How many a tensor has. Thunder's `numel` is a method that it looks up anew each time."""
+    """Return the number of elements. Thunder's `numel` is a method that it looks up each time."""
     found: int = prod(tensor.shape) if is_static(tensor.shape) else tensor.numel
     return found
 
 
 def refuse_symbolic(*arguments: object, **options: object) -> Refusal | None:
-    """For shapes, positions, widths and dimensions, which a kernel must know."""
+    """Refuse symbolic shapes, positions, widths and dimensions, which a kernel must know."""
     values = [x for a in (*arguments, *options.values()) for x in _flat(a)]
     if any(isinstance(x, NumberProxy) for x in values):
         return Refusal(
@@ -105,7 +107,7 @@ def _flat(argument: object) -> list[object]:
 
 
 def as_operand(value: object) -> Operand:
-    """What promotion needs to know of an argument; FuserTypeError for what is no operand."""
+    """Convert an argument to an operand of type promotion; FuserTypeError if it is none."""
     if isinstance(value, TensorProxy):
         return Operand(data_type(value.dtype), value.ndim)
     if isinstance(value, NumberProxy):
@@ -114,8 +116,8 @@ def as_operand(value: object) -> Operand:
 
 
 def common_dtype(operands: Iterable[object]) -> DataType:
-    """To what torch's kernel converts tensors and numbers before it computes; FuserTypeError where
-    that is no dtype of ours.
+    """Return the dtype that torch's kernel converts tensors and numbers to before it computes;
+    FuserTypeError if `DataType` does not have it.
     """
     given = [as_operand(x) for x in operands]
     binding = min((x.level for x in given if x.dtype.is_complex), default=0)
@@ -126,13 +128,13 @@ def common_dtype(operands: Iterable[object]) -> DataType:
 
 
 def in_common(b: FusionBuilder, *operands: Val) -> tuple[Val, ...]:
-    """The operands as torch's kernel reads them: all in the dtype that `common_dtype` says."""
+    """Cast the operands to their common dtype, as torch's kernel does; see `common_dtype`."""
     dtype = result_dtype(operands_of(operands))
     return tuple(x if x.dtype is dtype else b.cast(x, dtype) for x in operands)
 
 
 def refuse_kind(proxy: Proxy) -> Refusal | None:
-    """Why something that is not a plain tensor or a number cannot be fused, or None."""
+    """Return a refusal of anything but a plain tensor or a number, or None."""
     if isinstance(proxy, NumberProxy) or type(proxy) is TensorProxy:
         return None
     return Refusal(
@@ -141,7 +143,7 @@ def refuse_kind(proxy: Proxy) -> Refusal | None:
 
 
 def refuse_proxies(proxies: Iterable[Proxy]) -> Refusal | None:
-    """Why no claim can take these arguments or results, or None."""
+    """Return why no claim can take these arguments or results, or None."""
     tensors = []
     for proxy in proxies:
         if refused := refuse_kind(proxy):

@@ -1,7 +1,7 @@
-"""Claims for primitives that compute one value a point: each is a row of `ir/tables/pointwise.py`.
+"""Claims for pointwise prims: each is a row of `ir/tables/pointwise.py`.
 
-Thunder names the operation and says the result's dtype; the row says how to compute it and which
-dtypes it takes, so that a primitive that a row cannot take is refused in the row's own words.
+Thunder names the operation and states the result's dtype; the row says how to compute it and which
+dtypes it takes. A prim that a row cannot take is refused with the row's error message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _refuse(op: str, *operands: object) -> Refusal | None:
     if not tensors:
         return Refusal("number", f"{op} of numbers alone needs no kernel")
     stored = {data_type(t.dtype) for t in tensors}
-    # A composite that torch computes with wider integers wraps around when it is taken apart.
+    # A composite that torch computes in wider integers would wrap around when it is decomposed.
     wraps = not pointwise.lookup(op).has(Fact.ANY_WIDTH)
     if narrow := sorted(d.name for d in stored & NARROW_INTEGERS if wraps):
         return Refusal("dtype", f"{op} on {narrow[0]} stays with torch; cast to int32 first")
@@ -61,7 +61,7 @@ def _refuse_pow(base: object, exponent: object) -> Refusal | None:
 
 
 def _pow(builder: FusionBuilder, base: Val, exponent: Val) -> Val:
-    """Powers that torch has kernels for are those: a square root of -inf is NaN."""
+    """Build powers that torch has special kernels for as these: the square root of -inf is NaN."""
     is_tensor = isinstance(base, TensorView)
     if not (is_tensor and isinstance(exponent, (int, float, complex))):
         return builder.pointwise("pow", base, exponent)
@@ -77,7 +77,7 @@ def _pow(builder: FusionBuilder, base: Val, exponent: Val) -> Val:
 
 
 class _Power(NamedTuple):
-    """A product of so many equal factors, and what is taken of it."""
+    """A product of `factors` equal factors, then the pointwise operation `op` if not ""."""
 
     factors: int
     op: str = ""
@@ -105,7 +105,7 @@ def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | No
 def _refuse_nextafter(x: object, towards: object) -> Refusal | None:
     for operand in (x, towards):
         if isinstance(operand, TensorProxy) and data_type(operand.dtype).is_reduced_precision:
-            # Computed in fp32, the neighbour of a 16-bit number rounds back to that number.
+            # The fp32 neighbour of a 16-bit value rounds back to that value.
             return Refusal("dtype", "the neighbours of 16-bit floats stay with torch")
     return _refuse("nextafter", x, towards)
 
@@ -137,7 +137,7 @@ def _claim(op: str) -> Claim:
     return Claim(Role.COMPUTE, refuse, build, pointwise.lookup(op).cost)
 
 
-# Thunder and the op table call the same things by the same names.
+# Thunder's prims and the rows of the op table have the same names.
 CLAIMS = {p: _claim(p.name.lower()) for p in PrimIDs if p.name.lower() in pointwise.TABLE} | {
     PrimIDs.CONVERT_ELEMENT_TYPE: Claim(Role.COMPUTE, _refuse_conversion, _convert),
 }

@@ -1,10 +1,9 @@
-"""Claims for primitives that draw random numbers.
+"""Claims for prims that draw random numbers.
 
-A primitive that reads and advances torch's generator is claimed as its stateless form, of which
-`rng_state.py` makes the seed and the offset arguments: numbers that a trace draws once a call. Then
-a kernel may compute a number anywhere, and as often as it likes. What is fused therefore draws
-other numbers than eager torch does for the same `torch.manual_seed`; a random tensor that is fused
-with nothing stays torch's own.
+A prim that reads and advances torch's generator is claimed in its stateless form, with seed and
+offset as arguments (`rng_state.py`): numbers that a trace draws once per call. Then a kernel may
+compute a random number anywhere, and repeatedly. A fusion therefore draws other numbers than eager
+torch for the same `torch.manual_seed`; a random tensor that is fused with nothing stays with torch.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from thunder_fuser.ir.tables import random
 from thunder_fuser.segment.regions.joint_graph import Role
 
 NORMAL_PHILOX = "normal_philox"
-"""What Thunder has no primitive for: `randn` of a seed and an offset."""
+"""Id of stateless `randn`, with seed and offset, which Thunder has no prim for."""
 
 
 def drawn(bsym: BoundSymbol) -> Iterator[str]:
-    """Names of what a symbol, or a part of it, draws from torch's generator and we can draw."""
+    """Yield names of claimable random tensors that a symbol, or a subsymbol, draws."""
     if bsym.sym.id in (PrimIDs.UNIFORM, PrimIDs.RANDN):
         yield bsym.output.name
     for part in bsym.subsymbols:

@@ -1,9 +1,7 @@
-"""Claims for primitives that fold dimensions: each is a row of `ir/tables/reductions.py`, or made
-of them.
+"""Claims for reduction prims: each is a row of `ir/tables/reductions.py`, or composed of them.
 
-Thunder's calls convert 16-bit tensors to fp32 and integers to int64 before the primitive, and back
-behind it. A primitive that is given such a tensor all the same accumulates in the same types and
-rounds once.
+Thunder's calls convert 16-bit tensors to fp32 and integers to int64 before the prim, and back
+after it. A prim that is given such a tensor itself accumulates in the same types and rounds once.
 """
 
 from __future__ import annotations
@@ -85,21 +83,22 @@ def _position(op: str, b: FusionBuilder, x: TensorView, dim: int | None) -> Val:
 def _var_mean(
     b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float
 ) -> tuple[TensorView, TensorView]:
-    """In the type that computes: the results are rounded when all is done."""
+    """Variance and mean in the computation dtype, rounded only at the end."""
     wide = compute_dtype(x.dtype)
     values = x if x.dtype is wide else b.cast_tensor(x, wide)
     return b.var_mean(values, dims, correction=correction)
 
 
 def _var(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float) -> Val:
-    """Of floats in double, as torch's CPU kernel: neither their sum nor squares overflow. Doubles
-    are made smaller by a power of two, which rounds none but those whose squares vanish.
+    """Compute fp32 and bf16 in double, as torch's CPU kernel, where neither sum nor squares
+    overflow. Doubles are scaled down by a power of two, which is exact except for values whose
+    squares underflow.
     """
     if x.dtype is DataType.Half or not x.dtype.is_floating:
         return _var_mean(b, x, dims, correction=correction)[0]
     values, places = x, 0
     if x.dtype is DataType.Double:
-        # Torch takes -1 and 0 for dimensions of a tensor that has none.
+        # Torch accepts dimensions -1 and 0 for a 0-dim tensor.
         count = math.prod(x.sizes[k] for k in dims if x.rank)
         places = math.ceil(math.log2(max(count, 1)))
     else:
@@ -115,8 +114,8 @@ def _std(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: fl
 
 
 def _cuda_var(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float) -> Val:
-    """In the type that computes, as torch's CUDA kernel: many GPUs have a 64th of the rate in
-    double.
+    """Compute in the computation dtype, as torch's CUDA kernel: many GPUs run double at 1/64 of the
+    rate.
     """
     return _var_mean(b, x, dims, correction=correction)[0]
 
@@ -131,7 +130,8 @@ def _tensor(value: Val) -> TensorView:
 
 
 _PASS = 4
-"""What folding an element costs, the reduction's share of a further pass over the row included."""
+"""Cost of reducing one element, including its share of a further pass over the row, in fp32
+instructions."""
 
 
 def _claim(refuse: Callable[..., Refusal | None], build: Callable[..., Val], op: str) -> Claim:

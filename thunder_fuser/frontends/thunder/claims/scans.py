@@ -1,7 +1,7 @@
-"""Claims for scans, each a row of `ir/tables/scans.py`: those along rows that one block walks.
+"""Claims for scans along the last dimension, by one block per row: rows of `ir/tables/scans.py`.
 
-Torch has kernels for the others. What Thunder's gradient of a scan reverses stays with torch, and
-so does the gradient of a product, which Thunder leaves to torch's autograd.
+Other scans stay with torch. Thunder's gradient of cumsum is a scan between two flips, which are
+claimed in `shape.py`; that of cumprod stays with torch, as Thunder leaves it to torch's autograd.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thunder_fuser.ir.tables import scans
 from thunder_fuser.segment.regions.joint_graph import Role
 
 LONGEST_ROW = 1 << 16
-"""Elements of a row that one block had better walk than several blocks of torch's."""
+"""Most elements of a row that one block scans; torch shares longer rows among blocks."""
 
 
 def _refuse(op: str, x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:
@@ -56,8 +56,8 @@ _WIDER = {DataType.Float: DataType.Double, DataType.ComplexFloat: DataType.Compl
 
 
 def _build(op: str, b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
-    """Single precision accumulates in double, as torch's CPU kernel: sums grow along a row, and
-    with them what each of them loses.
+    """Accumulate single precision in double, as torch's CPU kernel: sums, and with them their
+    rounding errors, grow along a row.
     """
     row = scans.lookup(op)
     result = row.result_dtype(x.dtype) if dtype is None else data_type(dtype)
@@ -68,7 +68,8 @@ def _build(op: str, b: FusionBuilder, x: TensorView, dim: int, *, dtype: object 
 
 
 _COST = 8
-"""What folding an element costs, in its thread and in those before it."""
+"""Cost of scanning one element, in its own thread and in the scan across threads, in fp32
+instructions."""
 
 CLAIMS = {
     f"torch.{op}": Claim(Role.SCAN, partial(_refuse, op), partial(_build, op), _COST)

@@ -1,4 +1,4 @@
-"""Claims for primitives that move data: views, concatenation, padding, copies, updates."""
+"""Claims for data movement prims: views, concatenation, padding, copies, in-place updates."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def _refuse_update(
     source: TensorProxy, target: TensorProxy, *, grad_enabled: bool
 ) -> Refusal | None:
     if grad_enabled and target.requires_grad:
-        # Whether it is an error depends on the tensor being a leaf, which torch checks as it runs.
+        # It is an error if the tensor is a leaf, which torch checks at run time.
         return Refusal("grad", f"{target.name} requires grad: its update in place stays with torch")
     return None
 
 
 def _window(x: TensorProxy | TensorView, index: object) -> list[tuple[int, int, bool]] | None:
-    """Where each dimension that `x[index]` selects from begins and ends, and whether it stays;
-    None for an index that is no window: tensors, lists, None, steps, and positions outside.
+    """Return start, end and whether the dimension is kept for each dimension of `x[index]`; None
+    for an index that is no window: tensors, lists, None, steps, and positions out of range.
     """
     shape = list(map(int, x.sizes if isinstance(x, TensorView) else x.shape))
     entries = list(index) if isinstance(index, tuple) else [index]
@@ -103,7 +103,7 @@ def _refuse_setitem(x: TensorProxy, index: object, value: object) -> Refusal | N
 
 
 def _spelled(index: object) -> str:
-    """An index as a program has it."""
+    """Return an index in Python syntax."""
     if isinstance(index, tuple):
         return ", ".join(map(_spelled, index))
     if isinstance(index, slice):
@@ -115,7 +115,7 @@ def _spelled(index: object) -> str:
 
 
 def _setitem(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
-    """A copy of `x` with `value` in a window of it: selected by what a pad adds nothing to."""
+    """A copy of `x` with `value` in a window: a select by a padded mask, from the padded value."""
     window = _window(x, index)
     assert window is not None
     sizes = [end - start for start, end, _ in window]
@@ -179,7 +179,7 @@ def _view(build: Callable[..., Val]) -> Claim:
 
 
 def _flip(b: FusionBuilder, x: TensorView, dims: Sequence[int]) -> Val:
-    """Read at indices that count down; torch keeps the order of the dimensions in memory."""
+    """Gather at descending indices, with the layout of `x`, as torch."""
     found = b.view("set", x, ())
     for dim in dims:
         size = x.sizes[dim]

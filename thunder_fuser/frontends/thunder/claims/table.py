@@ -1,4 +1,4 @@
-"""The claims table, and the two questions that it answers: may this be fused, and what is it."""
+"""The claims table, and queries of bound symbols: refusals, roles, operands, claimed prims."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     }
 )
 
-# They compute nothing, so nothing about them is refused.
+# Symbols that compute nothing, and are never refused.
 _BOOKKEEPING = frozenset(p for p in PrimIDs if p.name.startswith("UNPACK")) | {PrimIDs.GET_GRAD}
 
 _WRITES_AT_INDEX = (
@@ -52,7 +52,8 @@ _WRITES_AT_INDEX = (
 )
 
 MOST_TAPS = 49
-"""Elements of a pool's window: each is a load of a point, and a load and a test of its gradient."""
+"""Most elements of a pool's window: each costs a load per output, and a load and a comparison per
+element in the gradient."""
 
 _PRODUCT = "a matrix product, which torch's libraries compute"
 _CONVOLUTION = "a convolution, which torch's libraries compute"
@@ -64,7 +65,7 @@ _POOL = (
 )
 _SORT = "a sort: data decide where each element goes"
 
-# Why primitives, and calls by name, that a reader may look for in the table are not in it.
+# Reasons that prims, and calls by name, are not in the table.
 _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     PrimIDs.MATMUL: _PRODUCT,
     PrimIDs.LINEAR: _PRODUCT,
@@ -104,13 +105,13 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
 def refuse_call(
     claimed: PrimIDs | str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Refusal | None:
-    """Why something claimed is not fused when it is called with these arguments, or None."""
+    """Return why a claimed prim or call is not fused with these arguments, or None."""
     return refuse_proxies(proxies_in((args, kwargs))) or TABLE[claimed].refuse(*args, **kwargs)
 
 
 def refusal_of(bsym: BoundSymbol) -> Refusal | None:
-    """Why something claimed is not fused where it stands, or None. Asked often and found once: the
-    arguments of a bound symbol do not change.
+    """Return why a claimed bound symbol is not fused, or None. Cached, as the arguments of a bound
+    symbol do not change.
     """
     return remembered(bsym, "refusal", _refusal)
 
@@ -121,7 +122,9 @@ def _refusal(bsym: BoundSymbol) -> Refusal | None:
 
 
 def _is_claimed_whole(bsym: BoundSymbol) -> bool:
-    """A call whose claim refuses it may still be fused in parts."""
+    """True if the symbol itself is claimed; a call that its claim refuses may still be fused by its
+    subsymbols.
+    """
     if bsym.sym.id not in TABLE:
         return False
     if not bsym.subsymbols:
@@ -130,9 +133,9 @@ def _is_claimed_whole(bsym: BoundSymbol) -> bool:
 
 
 def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
-    """Every reason why a symbol, or a part of it, cannot be fused; none if it can.
+    """Yield all reasons that a symbol, or a subsymbol, cannot be fused; none if it can.
 
-    The subject of each is the name of the part.
+    The subject of each is the name of the refused symbol.
     """
     prim = bsym.sym.id
     if _is_claimed_whole(bsym):
@@ -150,13 +153,13 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
 
 
 def renamed(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
-    """For a primitive that gives tensors other names: the new proxies, each with the old one."""
+    """Yield pairs of new and old proxy for a prim that only renames tensors."""
     old, new = leaves_in(prim.args), leaves_in(prim.output)
     yield from ((n, o) for n, o in zip(new, old, strict=True) if isinstance(n, Proxy))
 
 
 def role(prim: BoundSymbol) -> Role:
-    """What a claimed symbol does to memory where it stands: as the end of a call it may copy."""
+    """Return the role of a claimed symbol; one that ends a call with new memory is a copy."""
     return Role.COPY if Ending.NEW in prim.tags else TABLE[prim.sym.id].role
 
 
@@ -169,12 +172,12 @@ _MOTIONS = {
 
 
 def motion(prim: BoundSymbol) -> Motion:
-    """What a claimed view does to the order in which elements lie."""
+    """Return the effect of a claimed view on the order of elements in memory."""
     return _MOTIONS.get(prim.sym.id, Motion.KEEPS)
 
 
 def operands(prim: BoundSymbol) -> list[Proxy]:
-    """What a claimed symbol reads, each once."""
+    """Return the proxies that a claimed symbol reads, each once."""
     unread = TABLE[prim.sym.id].unread
     if not unread:
         return list(prim.flat_proxy_args)
@@ -183,9 +186,10 @@ def operands(prim: BoundSymbol) -> list[Proxy]:
 
 
 def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
-    """The claimed symbols that a fusible symbol consists of, in order: primitives for the most.
+    """Yield the claimed symbols of a fusible symbol, in order: mostly prims.
 
-    A renaming of several tensors comes as one for each: who reads one does not read the others.
+    A renaming of several tensors is split into one for each, so that a reader of one does not
+    depend on the others.
     """
     if bsym.sym.id is PrimIDs.UPDATE_ALIASES and len(bsym.flat_proxy_outs) > 1:
         for new, old in renamed(bsym):

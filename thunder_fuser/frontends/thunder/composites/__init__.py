@@ -1,10 +1,10 @@
-"""Calls that Thunder knows by name only, written in operations that it differentiates and we fuse.
+"""Composites: differentiable, fusible decompositions of Thunder's auto-registered torch calls.
 
 Thunder runs such a call in torch, between two regions, and its gradient by running it once more
-under torch's autograd. Each here is torch's own arithmetic, with torch's names of arguments. What a
-formula does not say of its arguments it leaves to torch, by raising `Unusual`.
+under torch's autograd. Each decomposition has torch's arithmetic and argument names, and raises
+`Unusual` for arguments that it does not cover, which leaves the call to torch.
 
-Sums and powers of 16 bits are computed in fp32 and rounded once, as torch's kernels do.
+Sums and powers of 16-bit floats are computed in fp32 and rounded once, as in torch's kernels.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **products.PARTS,
     **pools.PARTS,
 }
-"""By torch's name of the function, below `torch`; methods of tensors of that name are the same."""
+"""Decompositions by the function's path below `torch`; tensor methods of that name share them."""

@@ -1,4 +1,4 @@
-"""What composites ask of their arguments."""
+"""Checks and conversions of arguments for composites and grad transforms."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from thunder_fuser.frontends.thunder.claims.operands import is_static
 
 
 class Unusual(Exception):
-    """Arguments for which torch has the words, or the kernel."""
+    """Raised for arguments that a composite leaves to torch, which has a kernel or an error."""
 
 
 def floats(*tensors: Any) -> None:
-    """Of all tensors: real, floating-point, of known sizes."""
+    """Raise Unusual unless all are real floating-point tensors of static shape."""
     for x in tensors:
         if type(x) is not TensorProxy or not dtypes.is_float_dtype(x.dtype):
             raise Unusual
@@ -27,13 +27,13 @@ def floats(*tensors: Any) -> None:
 
 
 def known(*tensors: Any) -> None:
-    """Of all tensors: sizes that do not wait for the function to run."""
+    """Raise Unusual unless all are tensors of static shape."""
     if not all(isinstance(x, TensorProxy) and is_static(x.shape) for x in tensors):
         raise Unusual
 
 
 def wide(x: TensorProxy) -> TensorProxy:
-    """In the dtype that torch's kernels compute in."""
+    """Convert to the dtype that torch's kernels compute in."""
     return maybe_convert_to_dtype(x, get_computation_dtype(x.dtype))
 
 
@@ -42,7 +42,7 @@ def rounded(x: TensorProxy, like: TensorProxy) -> TensorProxy:
 
 
 def axes_of(x: TensorProxy, dim: Any) -> tuple[int, ...]:
-    """The dimensions that an argument `dim` names: all, if none."""
+    """Return the dimensions of an argument `dim`: all for None or an empty sequence."""
     if dim is None or (isinstance(dim, Sequence) and not dim):
         return tuple(range(x.ndim))
     dims = dim if isinstance(dim, Sequence) else (dim,)
@@ -52,18 +52,18 @@ def axes_of(x: TensorProxy, dim: Any) -> tuple[int, ...]:
 
 
 def places(x: TensorProxy, dim: int) -> TensorProxy:
-    """0, 1, 2, ... along a dimension of x."""
+    """Return 0, 1, 2, ... along a dimension of x, broadcastable to x."""
     shape = [-1 if k == dim else 1 for k in range(x.ndim)]
     return ltorch.reshape(ltorch.arange(x.shape[dim], device=x.device), shape)
 
 
 def cut(x: TensorProxy, axis: int, start: int | None, end: int | None) -> TensorProxy:
-    """A slice along one dimension."""
+    """Slice along one dimension."""
     return x[tuple([slice(None)] * axis + [slice(start, end)])]
 
 
 def listed(x: TensorProxy, dim: Any) -> list[int]:
-    """The dimensions that a reduction folds, at least one."""
+    """Return the reduced dimensions; raise Unusual if there are none."""
     axes = axes_of(x, dim)
     if not axes:
         raise Unusual

@@ -1,4 +1,4 @@
-"""Composites that are losses, as torch reduces them."""
+"""Composites: loss functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _reduced(losses: TensorProxy, reduction: str, size_average: Any, reduce: Any
 def _pair(x: TensorProxy, target: TensorProxy) -> None:
     floats(x, target)
     if x.shape != target.shape or x.dtype != target.dtype:
-        raise Unusual  # torch has a warning, or the words
+        raise Unusual  # torch warns or raises an error
 
 
 def _l1_loss(

@@ -1,4 +1,4 @@
-"""Composites that move elements: flips, cats, shuffles, masks; and windows."""
+"""Composites: data movement (flips, cats, shuffles, scatters), channel dropout, adaptive pools."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[TensorProxy, 
 
 
 def _stacked(axis: int, least: int) -> Callable[[Any], TensorProxy]:
-    """A cat along an axis of tensors of `least` dimensions: vectors become rows or columns."""
+    """Make a cat along `axis`; tensors of fewer than `least` dimensions are unsqueezed first."""
 
     def function(tensors: Any) -> TensorProxy:
         known(*tensors)
@@ -160,7 +160,7 @@ def _slice_scatter(
 
 
 def _dropout_of_channels(spatial: int) -> Callable[..., TensorProxy]:
-    """Whole channels are dropped."""
+    """Make a dropout of whole channels."""
 
     def function(
         input: TensorProxy, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -178,7 +178,7 @@ def _dropout_of_channels(spatial: int) -> Callable[..., TensorProxy]:
 
 
 def _adaptive_average(spatial: int) -> Callable[..., TensorProxy]:
-    """A mean over equal windows."""
+    """Make an adaptive average pool for sizes that divide evenly: a mean over equal windows."""
 
     def function(input: TensorProxy, output_size: Any) -> TensorProxy:
         floats(input)

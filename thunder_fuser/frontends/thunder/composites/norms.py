@@ -1,9 +1,9 @@
-"""Norms that give the statistics which their gradients read, in fp32 for 16 bits.
+"""Norms that also return the statistics that their gradients read, in fp32 for 16-bit inputs.
 
-Thunder's own give the result alone; of what a call computes inside, a backward knows nothing. The
-results are as Thunder's, part by part, but that nothing of 16 bits meets a statistic: Thunder takes
-one of a whole tensor for a number, which widens nothing. Statistics have the dimensions of what is
-normalised, of size 1 where it is normalised together.
+Thunder's own return the result alone, and a backward cannot read a call's intermediate values. The
+operations are Thunder's, except that 16-bit operands are converted before they meet a statistic:
+Thunder takes the statistic of a whole tensor for a number, which does not promote. Statistics have
+the rank of the normalised tensor, with size 1 in reduced dimensions.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from thunder.core.symbol import Symbol
 from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
 
 Normalized = tuple[TensorProxy, TensorProxy, TensorProxy]
-"""The result, the mean, and the reciprocal of the standard deviation."""
+"""Result, mean, and reciprocal standard deviation."""
 
 
 def grouped(a: TensorProxy, num_groups: int) -> TensorProxy:
-    """[batch, groups, channels of a group, ...]"""
+    """Reshape to [batch, groups, channels of a group, ...]."""
     return ltorch.reshape(a, (a.shape[0], num_groups, a.shape[1] // num_groups, *a.shape[2:]))
 
 
 def of_channels(parameter: TensorProxy | None, shape: Sequence[int]) -> TensorProxy | None:
-    """A number for each channel, in dimensions of `shape`; channels in groups have two."""
+    """Reshape a per-channel parameter to broadcast to `shape`, in which channels may be grouped."""
     if parameter is None:
         return None
     if parameter.shape[0] == shape[1]:
@@ -45,7 +45,7 @@ def layer_norm(
     bias: TensorProxy | None = None,
     eps: float = 1e-5,
 ) -> Normalized:
-    # Of parameters that are sharded, a call's sizes are not those of the tensors.
+    # With sharded parameters, `normalized_shape` differs from the sizes of the tensors.
     parameter = bias if weight is None else weight
     ndim = len(normalized_shape if parameter is None else parameter.shape)
     dims = tuple(range(a.ndim - ndim, a.ndim))
@@ -62,7 +62,7 @@ def rms_norm(
     weight: TensorProxy | None = None,
     eps: float | None = None,
 ) -> tuple[TensorProxy, TensorProxy]:
-    """The result, and the reciprocal of the root mean square."""
+    """Return the result, and the reciprocal root mean square."""
     x = wide(a)
     if eps is None:
         eps = torch.finfo(to_torch_dtype(x.dtype)).eps
@@ -96,7 +96,7 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> Normalized:
-    """In training: of statistics over all but the channels, which the running ones follow."""
+    """Batch norm in training mode, with an update of the running statistics."""
     dims = (0, *range(2, a.ndim))
     x = wide(a)
     variance, mean = ltorch.var_mean(x, dims, correction=0, keepdim=True)
@@ -123,4 +123,4 @@ def _affine(
 
 
 BATCH_NORM = Symbol("batch_norm_in_training", meta=_batch_norm, id="batch_norm_in_training")
-"""One call, so that an update of the running statistics belongs to what the result is made by."""
+"""Batch norm in training mode as one call, which includes the update of running statistics."""

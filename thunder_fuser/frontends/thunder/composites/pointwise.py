@@ -1,4 +1,4 @@
-"""Composites of elements."""
+"""Composites: pointwise operations."""
 
 from __future__ import annotations
 

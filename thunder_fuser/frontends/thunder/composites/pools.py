@@ -1,9 +1,9 @@
-"""Pools with windows: a kernel's point reads the elements of its window.
+"""Max and average pools: each output element reads the elements of its window.
 
-Thunder writes them as convolutions. The symbols here have its ids, so that torch's kernel, where
-Thunder has one, still takes a pool that is not fused. A largest element is found as torch's kernels
-do it: the first of equal ones, and NaN before all others. Averages are summed in memory's order, in
-fp32 for 16 bits.
+Thunder decomposes them into convolutions. The symbols here have Thunder's ids, so that a pool that
+is not fused still runs torch's kernel if Thunder has one. A maximum is chosen as by torch's
+kernels: the first of equal ones, and NaN before all others. Averages are summed in memory order,
+16-bit ones in fp32.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ def _taken(x: Any, spatial: int, options: Sequence[Any], most: float = MOST_TAPS
     return pool_of(x, spatial, kernel_size, stride, padding, dilation, ceil_mode, most)
 
 
-# ---- the largest
+# ---- max pools
 
 
 def largest(x: TensorProxy, pool: Pool) -> TensorProxy:
-    """Of each window."""
+    """Return the maximum of each window."""
     first, *others = shown(x, pool, -math.inf)
     return reduce(lambda best, value: ltorch.where(_beats(value, best), value, best), others, first)
 
 
 def largest_and_places(x: TensorProxy, pool: Pool) -> tuple[TensorProxy, TensorProxy]:
-    """Of each window, and the number of its offset there."""
+    """Return the maximum of each window, and the number of its offset in the window."""
     dtype = dtypes.uint8 if pool.numbers <= 256 else dtypes.int32
     best, *others = shown(x, pool, -math.inf)
     place = _first_places(x, pool)
     found = ltorch.to(ltorch.expand(place, best.shape), dtype)
     for offset, value in zip(pool.taps[1:], others, strict=True):
         beats = _beats(value, best)
-        # The place comes first, as a kernel then computes both in turns: what beats what is a
-        # predicate, of which a thread has seven.
+        # The place comes first, so that a kernel alternates between both: the comparison is a
+        # predicate, and a thread has seven of them.
         place = ltorch.where(beats, pool.number(offset), place)
         found = ltorch.to(place, dtype)
         best = ltorch.where(beats, value, best)
@@ -76,7 +76,9 @@ def _beats(value: TensorProxy, best: TensorProxy) -> TensorProxy:
 
 
 def _first_places(x: TensorProxy, pool: Pool) -> TensorProxy:
-    """The number of each window's first element that is inside: that of a window of -inf."""
+    """Return the offset number of each window's first element inside the image, which is the place
+    of the maximum of a window of -inf.
+    """
     place = ltorch.zeros(*[1] * len(pool.along), device=x.device, dtype=dtypes.int32)
     for k, (w, stride) in enumerate(zip(pool.along, pool.strides, strict=True)):
         number = along(k, pool, x)
@@ -89,14 +91,16 @@ def _first_places(x: TensorProxy, pool: Pool) -> TensorProxy:
 
 
 def of_largest(g: TensorProxy, places: TensorProxy, pool: Pool) -> TensorProxy:
-    """The gradient of the image: each element's from the windows whose largest it is."""
+    """Gradient of a max pool's input: each element sums those of the windows that it is the maximum
+    of.
+    """
     gradient, place = by_window(wide(g), pool), by_window(ltorch.to(places, dtypes.int32), pool)
 
     def share(offsets: tuple[TensorProxy, ...]) -> TensorProxy:
         numbers = reduce(ltorch.add, (t * n for t, n in zip(offsets, pool.strides, strict=True)))
         is_place = place == numbers
         if pool.along[-1].turns * pool.along[-1].step != pool.along[-1].reach:
-            # Which lanes of a vector are in no window at this offset, a compiler knows.
+            # Known at compile time: lanes of a vector that are in no window at this offset.
             is_place = is_place & (offsets[-1] < pool.along[-1].reach)
         return ltorch.where(is_place, gradient, 0.0)
 
@@ -104,7 +108,7 @@ def of_largest(g: TensorProxy, places: TensorProxy, pool: Pool) -> TensorProxy:
 
 
 def indices(places: TensorProxy, pool: Pool) -> TensorProxy:
-    """In the image, as torch counts them: in memory's order."""
+    """Return the indices of maxima in the image as torch does: flattened, in memory order."""
     left, index = ltorch.to(places, dtypes.int64), None
     for k, (w, stride) in enumerate(zip(pool.along, pool.strides, strict=True)):
         offset = ltorch.div(left, stride, rounding_mode="floor")
@@ -115,17 +119,17 @@ def indices(places: TensorProxy, pool: Pool) -> TensorProxy:
     return index
 
 
-# ---- the average
+# ---- average pools
 
 
 def average(x: TensorProxy, pool: Pool, counts_pads: bool, divisor: int | None) -> TensorProxy:
-    """Of each window."""
+    """Return the average of each window."""
     total = reduce(ltorch.add, map(wide, shown(x, pool, 0.0)))
     return rounded(total / _divisor(x, pool, counts_pads, divisor), x)
 
 
 def average_of_tiles(x: TensorProxy, pool: Pool, divisor: int | None) -> TensorProxy:
-    """Of windows side by side: a reduction, however large they are."""
+    """Return averages of adjacent, disjoint windows of any size, by a reduction."""
     outer = x.shape[: x.ndim - len(pool.along)]
     for k, w in enumerate(pool.along, len(outer)):
         x = cut(x, k, 0, w.count * w.taps)
@@ -136,7 +140,7 @@ def average_of_tiles(x: TensorProxy, pool: Pool, divisor: int | None) -> TensorP
 
 
 def of_average(g: TensorProxy, pool: Pool, counts_pads: bool, divisor: int | None) -> TensorProxy:
-    """The gradient of the image: each element's share of the windows that hold it."""
+    """Gradient of an average pool's input: each element sums its shares of windows that hold it."""
     by = _divisor(g, pool, counts_pads, divisor)
     is_one = not isinstance(by, TensorProxy)
     each = by_window(wide(g) if is_one else wide(g) / by, pool)
@@ -160,7 +164,7 @@ def of_average(g: TensorProxy, pool: Pool, counts_pads: bool, divisor: int | Non
 def _divisor(
     x: TensorProxy, pool: Pool, counts_pads: bool, divisor: int | None
 ) -> TensorProxy | float:
-    """What the sum of each window is divided by: one number, if it is the same for all."""
+    """Return the divisor of each window's sum: a number if it is equal for all windows."""
     if divisor is not None:
         return float(divisor)
     number, product = 1.0, None
@@ -236,16 +240,20 @@ _F = "torch.nn.functional"
 LARGEST = {
     k: _symbol(_largest_of(k, False), f"max_pool{k}d", f"{_F}.max_pool{k}d") for k in _SPATIAL
 }
-"""By the dimensions of an image, the call that torch has a kernel for, too."""
+"""Max pools by spatial rank, with Thunder's ids, by which they run torch's kernel if not fused."""
 OTHERS = {
     k: _symbol(_largest_of(k, False), f"max_pool{k}d", f"max_pool{k}d_in_parts") for k in _SPATIAL
 }
-"""That with options that Thunder does not hand to torch's kernel."""
+"""Max pools by spatial rank with options that Thunder does not pass to torch's kernel (`ceil_mode`,
+`return_indices`).
+"""
 WITH_PLACES = {
     k: _symbol(_largest_of(k, True), f"max_pool{k}d_with_places", f"max_pool{k}d_with_places")
     for k in _SPATIAL
 }
-"""That with what its gradient reads: a place for each window, a byte if windows are small."""
+"""Max pools by spatial rank that also return the place of each maximum, which the gradient reads:
+one byte per window for small windows.
+"""
 AVERAGE = {k: _symbol(_average_of(k), f"avg_pool{k}d", f"{_F}.avg_pool{k}d") for k in _SPATIAL}
 CALLS = (LARGEST, OTHERS, WITH_PLACES, AVERAGE)
 

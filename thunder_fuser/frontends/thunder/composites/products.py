@@ -1,4 +1,4 @@
-"""Products of two tensors by an equation."""
+"""Composites: einsum of two operands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from thunder_fuser.frontends.thunder.composites.arguments import Unusual, floats
 
 
 def einsum(equation: str, *operands: Any) -> TensorProxy:
-    """One product of matrices for each batch, of the operands in their order, as torch has it.
-    Thunder exchanges them, and what reads the result would go through it in columns.
+    """One batched matrix product with the operands in the order of the result's dimensions, as in
+    torch. Thunder swaps operands, so that readers would access the result by columns.
     """
     if not isinstance(equation, str) or len(operands) != 2:
         raise Unusual
@@ -41,7 +41,8 @@ def einsum(equation: str, *operands: Any) -> TensorProxy:
     ):
         raise Unusual
     if next(k for k in out if k not in batch) in columns:
-        # The result in its order, as torch has it: the product of one transposed is a view.
+        # Swap, so that the result has its own dimension order as in torch, not that of a
+        # transposed view.
         return einsum(f"{right},{left}->{out}", y, x)
     sizes |= others
     product = ltorch.matmul(
@@ -61,7 +62,7 @@ def _matrices(
     columns: list[str],
     sizes: Mapping[str, int],
 ) -> TensorProxy:
-    """Matrices, one for each batch, of a tensor whose dimensions have these names."""
+    """Permute and reshape a tensor with these dimension names to one matrix per batch."""
     moved = ltorch.permute(x, [names.index(k) for k in (*batch, *rows, *columns)])
     if len(rows) == len(columns) == 1:
         return moved

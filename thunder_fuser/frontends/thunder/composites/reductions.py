@@ -1,4 +1,4 @@
-"""Composites that fold: norms, distances, sums with exceptions."""
+"""Composites: reductions (norms, distances, sums without NaN), addmm and diff."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from thunder_fuser.frontends.thunder.composites.arguments import (
 
 
 def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
-    """Where it is 0, so is its gradient."""
+    """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0."""
     floats(x)
     axes = list(axes_of(x, dim))
     if type(p) not in (int, float) or not axes or not x.numel:
@@ -76,7 +76,7 @@ def _vector_norm(
 def _linalg_norm(
     x: TensorProxy, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: None = None
 ) -> TensorProxy:
-    """Of a matrix, that of its elements where no other is asked for."""
+    """Vector norm, also of a matrix's elements if `ord` is None; Unusual for other matrix norms."""
     is_vector = x.ndim == 1 if dim is None else not isinstance(dim, Sequence) or len(dim) == 1
     if dtype is not None or not (ord is None or is_vector):
         raise Unusual
@@ -98,7 +98,7 @@ def pairwise_distance(
 def _cosine_similarity(
     x1: TensorProxy, x2: TensorProxy, dim: int = 1, eps: float = 1e-08
 ) -> TensorProxy:
-    """A norm less than `eps` is a constant."""
+    """Cosine similarity; a norm below `eps` is replaced by `eps`, which has no gradient."""
     floats(x1, x2)
     if x1.shape != x2.shape or x1.dtype != x2.dtype or not x1.ndim:
         raise Unusual
@@ -149,7 +149,7 @@ def _dot(x: TensorProxy, other: TensorProxy) -> TensorProxy:
 def _addmm(
     input: TensorProxy, mat1: TensorProxy, mat2: TensorProxy, *, beta: Any = 1, alpha: Any = 1
 ) -> TensorProxy:
-    """A product that a bias is added to is a layer; its call rounds once, as torch's does."""
+    """A matrix product plus a bias, recorded as `linear`, which rounds once, as torch's addmm."""
     floats(input, mat1, mat2)
     columns = mat2.shape[-1]
     if (beta, alpha) != (1, 1) or tuple(input.shape) != (columns,) or mat1.ndim != 2:
@@ -164,7 +164,7 @@ def _addr(
 ) -> TensorProxy:
     floats(x, vec1, vec2)
     if beta == 0:
-        raise Unusual  # what is not read may be NaN
+        raise Unusual  # x must not be read, as it may hold NaN
     outer = ltorch.unsqueeze(vec1, 1) * vec2
     outer = outer if alpha == 1 else outer * alpha
     return (x if beta == 1 else x * beta) + outer

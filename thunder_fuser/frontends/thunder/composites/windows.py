@@ -1,8 +1,8 @@
-"""Windows of a pool: where each begins, what it holds, and which windows hold an element.
+"""Window geometry of pools: windows by element offset, and elements by the windows that hold them.
 
-A window's element is named by its offset from the window's first place, which an image may begin
-after. An element is in few windows, of which each has it at another offset; so a gradient is
-gathered: of each element from the windows that hold it, in order, without atomics.
+An element of a window is identified by its offset from the window's start, which may be in the
+padding. An element is in few windows, each with another offset; so its gradient is gathered from
+the windows that hold it, in order, without atomics.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Offset = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Along one dimension of an image.
+    """Windows along one dimension of an image.
 
-    size   of the image
+    size   size of the image
     taps   elements of a window
-    step   between the beginnings of two windows
-    pad    places before the image, where the first window begins
-    gap    between two elements of a window
-    count  windows
+    step   stride from window to window
+    pad    padding before the image, where the first window begins
+    gap    dilation: distance of neighbouring elements of a window
+    count  number of windows
     """
 
     size: int
@@ -44,23 +44,23 @@ class Windows:
 
     @property
     def reach(self) -> int:
-        """Places from a window's first element to behind its last one."""
+        """Extent of a window: positions from its first element to its last one, inclusive."""
         return self.gap * (self.taps - 1) + 1
 
     @property
     def turns(self) -> int:
-        """Windows that may hold an element: those that begin in the last so many steps."""
+        """Most windows that may hold an element: extent of a window in steps, rounded up."""
         return -(-self.reach // self.step)
 
     @property
     def blocks(self) -> int:
-        """Steps that the image and the places before it take."""
+        """Extent of the image with its leading padding in steps, rounded up."""
         return -(-(self.pad + self.size) // self.step)
 
     @property
     def behind(self) -> int:
-        """Places behind the image that windows reach into; where they do not, minus what is left
-        of it.
+        """Positions behind the image that windows reach into; negative for image elements behind
+        the last window.
         """
         return (self.count - 1) * self.step + self.reach - self.pad - self.size
 
@@ -69,24 +69,26 @@ class Windows:
         return self.pad > 0 or self.behind > 0
 
     def holds(self, turn: int) -> bool:
-        """Whether any element is in the window that began so many steps before its own."""
+        """True if the window that began `turn` steps before an element's own may hold it, which a
+        dilation can exclude.
+        """
         offsets = range(turn * self.step, min((turn + 1) * self.step, self.reach))
         return any(offset % self.gap == 0 for offset in offsets)
 
 
 class Pool(NamedTuple):
-    """Windows along each of the last dimensions of an image."""
+    """Windows along each of the trailing spatial dimensions of an image."""
 
     along: tuple[Windows, ...]
 
     @property
     def taps(self) -> list[Offset]:
-        """The offsets of a window's elements, in memory's order."""
+        """Offsets of a window's elements, in memory order."""
         return list(product(*(range(0, w.reach, w.gap) for w in self.along)))
 
     @property
     def turns(self) -> list[Offset]:
-        """Windows that may hold an element, the first one first, by how many steps they began
+        """Windows that may hold an element, in order, as the number of steps by which each began
         before the element's own.
         """
         each = ([t for t in range(w.turns) if w.holds(t)][::-1] for w in self.along)
@@ -94,7 +96,7 @@ class Pool(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of a number for each offset within whole steps."""
+        """Strides of the numbering of offsets, over window extents rounded up to whole steps."""
         whole = [w.turns * w.step for w in self.along]
         return tuple(math.prod(whole[k + 1 :]) for k in range(len(whole)))
 
@@ -116,8 +118,8 @@ def pool_of(
     ceil_mode: Any,
     most: float = MOST_TAPS,
 ) -> Pool:
-    """As torch takes these arguments; Unusual for those that it has an error for, and for windows
-    of more than so many elements.
+    """Return the windows for torch's arguments. Unusual for arguments that torch raises an error
+    for, and for windows of more than `most` elements.
     """
     channels_and_image = x.shape[x.ndim - spatial - 1 :]
     is_image = x.ndim in (spatial + 1, spatial + 2) and 0 not in channels_and_image
@@ -159,7 +161,7 @@ def _count(size: int, taps: int, step: int, pad: int, gap: int, ceil_mode: bool)
 
 
 def shown(x: TensorProxy, pool: Pool, outside: float) -> Iterator[TensorProxy]:
-    """For each offset, what every window has there; a number outside of the image."""
+    """Yield for each offset the elements of all windows there; `outside` in the padding."""
     lead = x.ndim - len(pool.along)
     if any(w.is_outside_somewhere for w in pool.along):
         ends = [(w.pad, max(w.behind, 0), 0) for w in pool.along]
@@ -172,8 +174,8 @@ def shown(x: TensorProxy, pool: Pool, outside: float) -> Iterator[TensorProxy]:
 
 
 def along(k: int, pool: Pool, x: TensorProxy, start: int = 0, step: int = 1) -> TensorProxy:
-    """For each window its number along dimension `k`, or start + step * number: a tensor that
-    broadcasts to those of windows.
+    """Return start + step * number for the number of each window along dimension `k`, broadcastable
+    to tensors of windows.
     """
     count = pool.along[k].count
     numbers = ltorch.arange(start, start + count * step, step, device=x.device, dtype=dtypes.int32)
@@ -183,11 +185,11 @@ def along(k: int, pool: Pool, x: TensorProxy, start: int = 0, step: int = 1) -> 
 def held(
     pool: Pool, share: Callable[[tuple[TensorProxy, ...]], TensorProxy], device: Any
 ) -> TensorProxy:
-    """What the elements of an image have of all windows that hold them, summed in the order of
-    these.
+    """Sum for each element of an image the contributions of the windows that hold it, in window
+    order.
 
-    `share`: given the offsets of elements within a window along each dimension, [step, 1, 1] and
-    [step], what a window gives to each, [..., count, step, count, step].
+    `share` maps offsets of elements within a window along each dimension, [step, 1, 1] and [step],
+    to the contribution of a window to each, [..., count, step, count, step].
     """
     total = None
     for turn in pool.turns:
@@ -199,7 +201,7 @@ def held(
         given = share(
             tuple(ltorch.reshape(t, [-1, *[1] * (2 * (rest - k))]) for k, t in enumerate(ranges))
         )
-        # In blocks of a step: every block begins where a window does, or would.
+        # In blocks of one step: every block begins at the start of an actual or virtual window.
         lead = given.ndim - 2 * len(pool.along)
         config = [(0, 0, 0)] * lead
         for t, w in zip(turn, pool.along, strict=True):
@@ -211,13 +213,13 @@ def held(
 
 
 def by_window(x: TensorProxy, pool: Pool) -> TensorProxy:
-    """A value of each window as `held` wants it: [..., count, 1, count, 1]."""
+    """Reshape a value of each window for `held`: [..., count, 1, count, 1]."""
     lead = x.ndim - len(pool.along)
     return ltorch.reshape(x, [*x.shape[:lead], *(n for w in pool.along for n in (w.count, 1))])
 
 
 def _of_image(blocks: TensorProxy, pool: Pool) -> TensorProxy:
-    """The elements of the image, of values in blocks [..., blocks, step, blocks, step]."""
+    """Convert values in blocks [..., blocks, step, blocks, step] to the shape of the image."""
     lead = blocks.ndim - 2 * len(pool.along)
     outer = list(blocks.shape[:lead])
     whole = ltorch.reshape(blocks, [*outer, *(w.blocks * w.step for w in pool.along)])

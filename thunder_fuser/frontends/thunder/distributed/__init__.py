@@ -1,1 +1,1 @@
-"""Distributed training: DDP and FSDP, their collectives, DTensors in traces."""
+"""Distributed training: DDP and FSDP, their collectives, and DTensors in traces."""

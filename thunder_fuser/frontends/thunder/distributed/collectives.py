@@ -1,7 +1,7 @@
-"""Collectives of a trace: which symbol starts one, and which waits for what it gives.
+"""Asynchronous collectives of a trace: the symbol that starts one, and the one that waits for it.
 
-Thunder's names: a collective gives a future, and another symbol waits for that. Both are claimed by
-its torch executor before any trace is fused.
+In Thunder's traces a collective returns a future, and another symbol waits for it. Both are claimed
+by Thunder's torch executor before any trace is fused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _T = TypeVar("_T")
 
 
 def register(executor: FusionExecutor) -> None:
-    """The operation that waits by name: (future, words) -> the result. FuserError, with these words
-    for the collective, where another process has ended or does not come in time.
+    """Register the wait with an error text: (future, words) -> result. It raises FuserError, with
+    `words` as description of the collective, if another process has ended or times out.
     """
 
     def meta(future: FutureTensorProxy, words: str) -> TensorProxy:
@@ -51,9 +51,9 @@ def _wait(future: tuple[Any, Tensor], words: str) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One that does not block: a symbol starts it, and another waits for it.
+    """An asynchronous collective: the symbol that starts it, and the one that waits for it.
 
-    started, awaited   positions of the two
+    started, awaited   positions of the two symbols
     read               position of the first symbol that reads the result
     """
 
@@ -77,7 +77,7 @@ class Collective:
 
 
 def collectives(trace: TraceCtx, *kinds: str) -> Iterator[Collective]:
-    """Those of some kinds for which exactly one symbol waits, in the order of their starts."""
+    """Yield collectives of some kinds that exactly one symbol waits for, in the order of starts."""
     symbols = trace.bound_symbols
     waits: dict[str, list[int]] = {}
     readers: dict[str, int] = {}
@@ -92,18 +92,20 @@ def collectives(trace: TraceCtx, *kinds: str) -> Iterator[Collective]:
         match waits.get(bsym.output.name, []):
             case [awaited] if symbols[awaited].sym.id == WAIT:
                 wait = symbols[awaited]
-                # What nobody else reads is returned, by the last symbol.
+                # A result without other readers is returned, by the last symbol.
                 read = readers.get(wait.output.name, len(symbols) - 1)
                 yield Collective(bsym, wait, k, awaited, read)
 
 
 def made_at(symbols: Sequence[BoundSymbol]) -> dict[str, int]:
-    """Positions of the symbols that give values, by name."""
+    """Map names of values to positions of the symbols that define them."""
     return {p.name: k for k, bsym in enumerate(symbols) for p in bsym.flat_proxy_outs}
 
 
 def begin_of(symbols: Sequence[BoundSymbol], *, backward: bool) -> int:
-    """The position of the first symbol of the forward, or of the backward, that runs."""
+    """Return the position of the first symbol of the forward, or of the backward, that computes:
+    neither UNPACK_TRIVIAL nor GET_GRAD.
+    """
     for k, bsym in enumerate(symbols):
         given = bsym.sym.id in (PrimIDs.UNPACK_TRIVIAL, PrimIDs.GET_GRAD)
         if not given and is_backward(bsym) is backward:
@@ -114,7 +116,7 @@ def begin_of(symbols: Sequence[BoundSymbol], *, backward: bool) -> int:
 def written(
     trace: TraceCtx, make: Callable[[], _T], *, backward: bool
 ) -> tuple[_T, list[BoundSymbol]]:
-    """What a function of proxies gives, and the symbols that compute it, by new names."""
+    """Trace a function of proxies: return its results, with new names, and its bound symbols."""
     made: list[BoundSymbol] = []
     with tracectx(trace):
         trace.push_scope(made)
@@ -128,7 +130,7 @@ def written(
 
 
 def renamed(symbols: Sequence[BoundSymbol], names: Mapping[str, TensorProxy]) -> list[BoundSymbol]:
-    """The same symbols, where values by some names are others."""
+    """Return the symbols with the proxies of some names replaced."""
     swaps = {
         variableify(p): names[p.name]
         for bsym in symbols

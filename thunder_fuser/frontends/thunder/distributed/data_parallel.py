@@ -1,15 +1,15 @@
-"""Data parallel training (`thunder.distributed.ddp` and `fsdp`): buckets, and when each collective
-starts and is waited for.
+"""Data parallel training (Thunder's `ddp` and `fsdp`): gradient buckets, overlap of collectives.
 
-Thunder divides every gradient by the number of processes and reduces it, one after the other behind
-the whole backward; the size of buckets and FSDP's strategies do nothing in its joint traces. Here
+Thunder divides every gradient by the number of processes and reduces it, one after the other after
+the whole backward; bucket size and FSDP's strategies have no effect in its joint traces. Here
 
-- gradients share a bucket: one kernel divides them and puts them side by side, one collective
-  reduces them, and what is returned are views of its result;
-- a bucket starts as soon as its last gradient is there, and is waited for behind the backward;
-- FSDP gathers parameters in the order in which they are read. One is waited for right before its
-  first reader, or, where that is fused, before the run of fused symbols: a kernel is not cut in two
-  for a wait. ZeRO-3 gathers them again in the backward, and no further ahead than they are needed.
+- gradients share a bucket: one kernel divides and concatenates them, one collective reduces them,
+  and the returned gradients are views of its result;
+- a bucket's reduction starts as soon as its last gradient is computed, and is waited for after the
+  backward;
+- FSDP gathers parameters in the order in which they are read. The wait is right before the first
+  reader, or, if that is fused, before the run of fused symbols: a kernel is not cut in two for a
+  wait. ZeRO-3 gathers them again in the backward, with a bounded prefetch distance (`_AHEAD`).
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ IsFusible = Callable[[BoundSymbol], bool]
 
 _DIVISIONS = ("torch.true_divide", PrimIDs.DIV)
 _AHEAD = 2
-"""Parameters, or buckets of them, that ZeRO-3 gathers ahead of the one that is read."""
+"""Prefetch distance of ZeRO-3's gathers: parameters, or buckets of them, ahead of the one read."""
 _MOST = 32
-"""Gradients in a bucket: one kernel reads them all."""
+"""Most gradients in a bucket: one kernel reads them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for.
+    """Data parallel settings of the user.
 
-    bucket         bytes of a bucket of gradients; 0 where each is by itself
-    bucket_of      the name of the bucket of a parameter, where they are not formed by size
-    gathers_again  whether the backward gathers parameters again (ZeRO-3)
+    bucket         most bytes of a bucket of gradients; 0 for one bucket per gradient
+    bucket_of      maps a parameter to its bucket's name; None if buckets are formed by size
+    gathers_again  True if the backward gathers parameters again (ZeRO-3)
     """
 
     bucket: float = 0
@@ -71,7 +71,7 @@ class Settings:
 
 
 def settings() -> Settings | None:
-    """Those of the module that is being compiled; None where it is not data parallel."""
+    """Return the settings of the module that is being compiled; None if it is not data parallel."""
     data = get_compile_data()
     module: Any = None if data is None else data.fn
     if getattr(module, "use_ddp", False):
@@ -103,8 +103,8 @@ def settings() -> Settings | None:
 
 
 def scheduled(trace: TraceCtx, is_fusible: IsFusible, operations: Mapping[str, Symbol]) -> TraceCtx:
-    """The joint trace with buckets, whose collectives start early and are waited for late; the same
-    object where what is compiled is not data parallel. `operations` are the executor's.
+    """Return the joint trace with bucketed collectives that start early and are waited for late;
+    the same object if the module is not data parallel. `operations`: the executor's, by name.
     """
     asked = settings()
     if asked is None:
@@ -121,8 +121,8 @@ def scheduled(trace: TraceCtx, is_fusible: IsFusible, operations: Mapping[str, S
 class _Average:
     """A gradient that is averaged over processes.
 
-    divided   position of its division by their number
-    made      position of what makes it
+    divided   position of the division by the number of processes
+    made      position of the symbol that computes it
     """
 
     collective: Collective
@@ -136,7 +136,7 @@ class _Average:
 
 
 def _averages(trace: TraceCtx) -> Iterator[_Average]:
-    """In the order in which the gradients are made."""
+    """Yield the averaged gradients, in the order in which they are computed."""
     symbols = trace.bound_symbols
     made = made_at(symbols)
     readers: dict[str, int] = {}
@@ -162,12 +162,12 @@ def _averages(trace: TraceCtx) -> Iterator[_Average]:
 
 @dataclass
 class _Units:
-    """The trace in the making.
+    """Builder of the scheduled trace.
 
-    By position, what comes before a symbol: operands of collectives, their starts, and waits. What
-    computes operands comes first, so that it is fused with what was before.
+    By position, the symbols inserted before it: those that compute operands of collectives, starts,
+    and waits. Operands come first, so that they fuse with the symbols before.
 
-    moved   positions of symbols that are elsewhere now
+    moved   positions of symbols that were moved or replaced
     """
 
     trace: TraceCtx
@@ -207,7 +207,7 @@ class _Units:
             self._wait(min(each.collective.read for each in bucket), wait)
 
     def _buckets(self) -> Iterator[list[_Average]]:
-        """In the order in which they are complete."""
+        """Return the buckets of gradients, in the order in which they are complete."""
         full: list[list[_Average]] = []
         open_: dict[Hashable, list[_Average]] = {}
         held: dict[Hashable, int] = {}
@@ -232,7 +232,7 @@ class _Units:
         return iter(sorted(full, key=lambda bucket: bucket[-1].made))
 
     def _names(self) -> dict[str, str]:
-        """The bucket of the parameter that a gradient is of, by the name of the gradient."""
+        """Map names of gradients to the bucket names of their parameters."""
         returned = self.symbols[-1].args[0] if self.symbols[-1].args else None
         if self.asked.bucket_of is None or not isinstance(returned, dict):
             return {}
@@ -243,11 +243,11 @@ class _Units:
         }
 
     def _reduction(self, bucket: Sequence[_Average]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-        """What starts the reduction of a bucket, and what waits for it."""
+        """Return the symbols that start the reduction of a bucket, and those that wait for it."""
         first = bucket[0].collective
         op, group = first.start.args[1:3]
         is_whole = first.start.sym.id == ALL_REDUCE
-        # The division gives new memory that nobody else reads, unless it is by 1.
+        # The division returns new memory without other readers, unless the divisor is 1.
         last: Any = bucket[0].divide.args[1] != 1 if is_whole else None
         if len(bucket) == 1:
             start = first.start.from_bsym(args=(first.operand, op, group, True, last))
@@ -266,7 +266,7 @@ class _Units:
         return starts, self._parts(first, future, results, "gradient", 1)
 
     def _awaited(self, one: Collective, what: str) -> BoundSymbol:
-        """The wait for one tensor, which names it where it fails."""
+        """Return the wait for one tensor, with an error text that describes it."""
         words = f"{_kind(one)} of a {what} {list(one.result.shape)}"
         return self.wait.bind(one.start.output, words, output=one.result).from_bsym(
             tags=one.wait.tags
@@ -275,8 +275,8 @@ class _Units:
     def _parts(
         self, first: Collective, future: Any, results: Sequence[TensorProxy], what: str, rows: int
     ) -> list[BoundSymbol]:
-        """The wait for several tensors that lie side by side, and each by itself: a view, where it
-        is one row.
+        """Return the wait for a bucket of `rows` rows, and the symbols that split it into its
+        tensors: views if there is one row.
         """
         count = sum(map(_count, results))
         words = f"{_kind(first)} of {len(results)} {what}s, {count:,} elements"
@@ -305,7 +305,7 @@ class _Units:
                 self.moved.update((each.started, each.awaited))
             begin = begin_of(self.symbols, backward=backward)
             awaited = [max(min(map(self._ahead_of, bucket)), begin) for bucket in buckets]
-            # What is waited for at one position is one step.
+            # Buckets that are waited for at one position are one step.
             steps = sorted(set(awaited))
             for at, bucket in sorted(zip(awaited, buckets, strict=True), key=lambda pair: pair[0]):
                 step = steps.index(at) - _AHEAD
@@ -315,7 +315,7 @@ class _Units:
                 self._wait(at, waits)
 
     def _gather_buckets(self, *, backward: bool) -> Iterator[list[Collective]]:
-        """Those of parameters: what is gathered is there from the beginning."""
+        """Return buckets of parameter gathers: all-gathers of arguments along dimension 0."""
         made = made_at(self.symbols)
         found: dict[Hashable, list[Collective]] = {}
         for each in collectives(self.trace, ALL_GATHER):
@@ -331,12 +331,12 @@ class _Units:
     def _gathered(
         self, bucket: Sequence[Collective]
     ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-        """What starts the gather of a bucket, and what waits for it."""
+        """Return the symbols that start the gather of a bucket, and those that wait for it."""
         first = bucket[0]
         if len(bucket) == 1:
             return [first.start], [self._awaited(first, "parameter")]
         group = first.start.args[1]
-        # Thunder changes the shape of a parameter's proxy, and not how many elements it has.
+        # Thunder changes the shape of a parameter's proxy, but not its number of elements.
         with tracectx(TraceCtx(None)):
             shards = [each.operand.replace(shape=each.operand.shape) for each in bucket]
         backward = first.is_backward
@@ -349,7 +349,7 @@ class _Units:
         return starts, self._parts(first, future, results, "parameter", group.size())
 
     def _behind(self, position: int) -> int:
-        """The first position behind a symbol at which no run of fused symbols is cut."""
+        """Return the first position after a symbol that does not cut a run of fusible symbols."""
         position += 1
         if self.is_fusible(self.symbols[position - 1]):
             while position in self.moved or self.is_fusible(self.symbols[position]):
@@ -357,7 +357,7 @@ class _Units:
         return position
 
     def _ahead_of(self, gather: Collective) -> int:
-        """The last position ahead of the reader at which no run of fused symbols is cut."""
+        """Return the last position before the reader that does not cut a run of fusible symbols."""
         position = gather.read
         if self.is_fusible(self.symbols[position]):
             while position - 1 in self.moved or self.is_fusible(self.symbols[position - 1]):
@@ -374,7 +374,7 @@ class _Units:
 
 
 def _side_by_side(tensors: Sequence[TensorProxy], rows: int) -> Any:
-    """One tensor of all elements: of `rows` equal parts of each, the first of all, and so on."""
+    """Concatenate tensors into `rows` rows, each with the row's equal part of every tensor."""
     if rows == 1:
         return ltorch.cat([_reshaped(t, (_count(t),)) for t in tensors])
     return ltorch.cat([_reshaped(t, (rows, _count(t) // rows)) for t in tensors], 1)

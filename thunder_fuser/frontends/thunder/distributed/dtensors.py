@@ -1,12 +1,11 @@
-"""DTensors in Thunder's traces: each is a tensor as large as the whole.
+"""DTensors in Thunder's traces: each is traced as a plain tensor of its global shape.
 
-What a program says of a DTensor, it says of the whole tensor. Thunder 0.2.6 has proxies of a kind
-of their own for them, for which it knows ten operations; four of these have gradients, and none
-takes a number beside a tensor. Of functions that a fuser of ours compiles, a DTensor is traced as
-any tensor is, so that there is every operation, and every gradient, that Thunder has. At run time
-the values of such a trace are DTensors. What is left to torch is an operation of torch on DTensors;
-a fusion runs as a program of this rank (sharding/dtensors.py), made for the mesh and the placements
-that come: a trace is good for all of them.
+Thunder 0.2.6 has a proxy class of their own for DTensors, for which it supports ten operations;
+four of these have gradients, and none takes a number beside a tensor. In functions compiled with
+this executor a DTensor is traced as any tensor, so that all of Thunder's operations and gradients
+apply. At run time the values of such a trace are DTensors. Operations left to torch run on
+DTensors; a fusion runs as a program of this rank (sharding/dtensors.py), made for the mesh and the
+placements of its inputs: a trace is valid for all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ _proxify: Callable[..., Proxy | None] = dtensor_proxy.proxify_dtensor
 
 
 def _as_whole(x: Any, name: str | None = None, history: Any = None) -> Proxy | None:
-    """The proxy of a DTensor; None for all else."""
+    """Return a plain TensorProxy for a DTensor; Thunder's own proxy without this executor, and None
+    for any other value.
+    """
     data = get_compile_data()
     ours = data is not None and any(
         getattr(e, "traces_whole_tensors", False) for e in data.executors_list
@@ -41,20 +42,20 @@ def _as_whole(x: Any, name: str | None = None, history: Any = None) -> Proxy | N
 
 
 def register() -> None:
-    """Have Thunder ask here."""
+    """Patch Thunder to create the proxies of DTensors here."""
     dtensor_proxy.proxify_dtensor = _as_whole
 
 
 def has_dtensors(inputs: Sequence[Any]) -> bool:
-    """Whether one of them is a DTensor."""
+    """True if one of the inputs is a DTensor."""
     return torch.distributed.is_available() and any(isinstance(x, DTensor) for x in inputs)
 
 
 class FusionOnDTensors:
-    """A fusion of a trace, on DTensors and on what Thunder has put beside them.
+    """A fusion of a trace on DTensors, and on plain tensors that Thunder put into the same fusion.
 
-    Plain tensors of no dimensions are numbers, the same on all ranks, as torch has it. Other plain
-    tensors may have nothing to do with DTensors but that the fusion has both.
+    0-dim plain tensors are numbers, equal on all ranks, as in torch. Other plain tensors must not
+    meet DTensors in an expression of the fusion.
     """
 
     def __init__(self, fusion: Fusion, name: str) -> None:
@@ -66,13 +67,13 @@ class FusionOnDTensors:
         self._seeds = _seeds(fusion)
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """A collective: every rank calls it. FuserTypeError where a plain tensor meets a DTensor;
-        see `DTensorPrograms.program` for what else it raises.
+        """Run the fusion; collective, so every rank must call it. FuserTypeError if a plain tensor
+        meets a DTensor; see `DTensorPrograms.program` for further errors.
         """
         apart = self._apart(inputs)
         program = self.programs.program(inputs)
         if self._seeds:
-            # Every rank has drawn; what they draw with is that of one.
+            # Every rank has drawn a seed and offsets; all of them use those of the first rank.
             inputs = list(inputs)
             device = next(x.device for x in inputs if isinstance(x, torch.Tensor))
             numbers = program.of_first_rank([int(inputs[k]) for k in self._seeds], device)
@@ -85,7 +86,7 @@ class FusionOnDTensors:
         ]
 
     def _apart(self, inputs: Sequence[Any]) -> set[Val]:
-        """Values that plain tensors have been made into, and no DTensor."""
+        """Return the values that are computed from plain tensors and no DTensor."""
         from thunder_fuser.sharding.dtensors import MAKE_IT_ONE
 
         on_mesh: set[Val] = set()
@@ -114,6 +115,6 @@ class FusionOnDTensors:
 
 
 def _seeds(fusion: Fusion) -> list[int]:
-    """Positions, among the inputs, of the numbers that random numbers are drawn with."""
+    """Return positions, among the inputs, of seeds and offsets of random numbers."""
     states = {v for e in fusion.exprs if isinstance(e, RandomOp) for v in e.inputs[:2]}
     return [k for k, v in enumerate(fusion.inputs) if isinstance(v, Scalar) and v in states]

@@ -1,8 +1,8 @@
 """ZeRO-3: the backward gathers parameters again, so that the forward need not save them.
 
-Thunder's joint trace gathers each parameter once, and would save what it gathered for the backward.
-What the forward makes of parameters alone (a cast, a broadcast, the end of a padded one cut off) is
-made again, too.
+Thunder's joint trace gathers each parameter once, and would save the gathered tensor for backward.
+Values that the forward computes from parameters alone (a cast, a broadcast, a padded one without
+its padding) are recomputed, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from thunder_fuser.frontends.thunder.trace.origin import is_backward
 
 
 def with_gathers_again(trace: TraceCtx) -> TraceCtx:
-    """The joint trace, or one whose backward reads no parameter that the forward gathered."""
+    """Return the joint trace with parameters gathered again in the backward, which reads none that
+    the forward gathered.
+    """
     again = _Again(trace)
     if not again.makers or not any(map(is_backward, trace.bound_symbols)):
         return trace
@@ -30,10 +32,10 @@ def with_gathers_again(trace: TraceCtx) -> TraceCtx:
 
 
 class _Again:
-    """The trace in the making.
+    """Builder of the trace with repeated gathers.
 
-    makers  by name, what makes parameters, and what is made of them alone
-    swaps   values of the forward, and what the backward reads instead
+    makers  by name, the symbols that gather parameters or compute values from these alone
+    swaps   values of the forward, and their replacements in the backward
     """
 
     def __init__(self, trace: TraceCtx) -> None:
@@ -53,7 +55,7 @@ class _Again:
         return bool(read) and all(p.name in self.makers for p in read)
 
     def add(self, bsym: BoundSymbol) -> None:
-        """The next symbol, behind what it reads of parameters."""
+        """Append a symbol, preceded by the repeated gathers that it needs."""
         if is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD:
             for proxy in bsym.flat_proxy_args:
                 self.new.bound_symbols += self._made_again(proxy)
@@ -75,7 +77,7 @@ class _Again:
 
 
 def _may_repeat(bsym: BoundSymbol) -> bool:
-    """Whether a symbol of the forward gives tensors, and the same ones wherever it runs."""
+    """True for a symbol of the forward whose results are tensors, and the same wherever it runs."""
     tags = {tag for part in _parts(bsym) for tag in part.sym.tags or ()}
     return (
         not is_backward(bsym)

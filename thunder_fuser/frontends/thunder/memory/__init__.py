@@ -1,1 +1,1 @@
-"""Memory of a trace: order and splits of regions, what a forward saves, what is computed again."""
+"""Memory of traces: estimate for fusions, values saved for backward, recomputation for a budget."""

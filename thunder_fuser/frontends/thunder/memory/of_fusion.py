@@ -1,12 +1,12 @@
-"""Memory of a fusion for Thunder's estimate: what it allocates, and when it is free.
+"""Memory of a fusion for Thunder's memory estimate: bytes allocated, and their lifetime.
 
-Left to itself, the estimate counts every result.  A result that lies in the memory of an argument
-or of another result takes none, and shares the life of what it lies in.
+By default the estimate counts every result.  A result that aliases an argument or another result
+takes no memory, and shares the lifetime of its base.
 
-Between its kernels a fusion may hold more than its results: boundaries, and values that are copied
-into an argument at the end.  Thunder's interface takes one number a symbol, the bytes that it adds
-for good, so its peak does not have them; the table that comes with the peak does, as an entry of
-its own.
+Between its kernels a fusion may hold more than its results: boundary tensors, and values that are
+copied into an argument at the end.  Thunder's interface takes one number per symbol, the bytes that
+remain allocated, so its peak omits them; the table that comes with the peak lists them as a
+separate entry.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from thunder_fuser.frontends.thunder.call import FusionCall
 
 
 def register_memory(identity: str) -> None:
-    """Have fusions whose symbols have this id estimated here."""
+    """Register the memory estimate for fusions with this symbol id."""
     register_memory_calculate_function(identity)(_allocated)
 
 
 def _allocated(bsym: BoundSymbol, memory: Any, report: dict[str, int]) -> int:
-    """Bytes allocated by the call; `memory` maps proxies to reference counts."""
+    """Return the bytes that a call allocates; `memory` maps proxies to reference counts."""
     call: FusionCall = bsym._call_ctx[bsym.sym.name]
     proxies = [*bsym.args, *bsym.output]
     first = len(bsym.args)

@@ -1,8 +1,7 @@
-"""Calls that the backward of a joint trace makes again for a memory budget: what each takes, and
-the trace that has them.
+"""Recomputation for a memory budget: forward calls to rerun, their cost, the trace with reruns.
 
-What is computed again is copied into the backward, right before its first reader there. Planning
-goes on from that trace: the copies are fused with whatever reads them.
+A recomputed call is copied into the backward, right before its first reader there. That trace is
+then planned as usual: copies are fused with their readers.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from thunder_fuser.segment.regions.joint_graph import Role
 def choices_of(
     trace: TraceCtx, facts: TraceInfo, is_fusible: Callable[[BoundSymbol], bool]
 ) -> Choices:
-    """What the backward of a joint trace could compute again. Call k of these choices is symbol k
-    of the trace.
+    """Return the calls that the backward of a joint trace could recompute. Call k of the choices is
+    symbol k of the trace.
     """
     symbols = trace.bound_symbols
     graph = trace_graph([RegionCandidate((b,), None) for b in symbols], {}, facts).graph
-    # What calls of torch read must be in memory for them.
+    # Operands of torch calls must be in memory.
     stored = {p.name for b in symbols[:-1] if not is_fusible(b) for p in b.flat_proxy_args}
     compared = _compared(symbols[:-1])
     reruns = [
@@ -53,9 +52,9 @@ def choices_of(
 
 
 def _compared(symbols: Sequence[BoundSymbol]) -> set[int]:
-    """Symbols of the forward that fold what the backward compares for equality, by number: a
-    maximum's gradient goes to the elements that are equal to it. Another kernel folds in another
-    order, and none of what it computes may be.
+    """Return positions of forward symbols that are not elementwise and whose results the backward
+    compares for equality: the gradient of a maximum goes to the elements that are equal to it. A
+    rerun in another kernel may reduce in another order, so that no element might be equal.
     """
     found: set[int] = set()
     needed: set[str] = set()
@@ -78,14 +77,14 @@ _EQUALITY = (PrimIDs.EQ, PrimIDs.NE)
 
 
 def _floating(prim: BoundSymbol) -> Iterator[TensorProxy]:
-    """Floating tensors that an operation reads."""
+    """Yield the floating-point operands of a prim."""
     for p in prim.flat_proxy_args:
         if isinstance(p, TensorProxy) and is_float_dtype(p.dtype):
             yield p
 
 
 def _is_elementwise(prim: BoundSymbol) -> bool:
-    """Whether an operation has the same bits wherever it runs: it folds nothing."""
+    """True if a prim is bitwise equal in any kernel: neither a reduction nor a whole call."""
     is_whole = not isinstance(prim.sym.id, PrimIDs)
     return not is_whole and OpTags.REDUCTION_OP not in (prim.sym.tags or ())
 
@@ -93,8 +92,8 @@ def _is_elementwise(prim: BoundSymbol) -> bool:
 def with_reruns(
     trace: TraceCtx, choices: Choices, again: AbstractSet[int], originals: dict[str, str]
 ) -> TraceCtx:
-    """The joint trace that computes these values again; what new names stand for is added to
-    `originals`.
+    """Return the joint trace that recomputes the values `again`; original names of the new ones are
+    added to `originals`.
     """
     symbols = trace.bound_symbols
     copied = [symbols[k] for k in choices.calls(again)]
@@ -102,7 +101,7 @@ def with_reruns(
 
 
 def _may_repeat(bsym: BoundSymbol, facts: TraceInfo) -> bool:
-    """Whether a symbol gives the same results wherever it runs."""
+    """True if a symbol has the same results wherever it runs: no draws, updates, or futures."""
     if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL or not bsym.flat_proxy_outs:
         return False
     proxies = (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
@@ -116,7 +115,7 @@ def _may_repeat(bsym: BoundSymbol, facts: TraceInfo) -> bool:
 def _rerun(
     bsym: BoundSymbol, facts: TraceInfo, is_fusible: bool, stored: AbstractSet[str]
 ) -> Rerun:
-    """What running a symbol again takes."""
+    """Return the cost of running a symbol again."""
     outs = _tensors(bsym)
     if not outs:
         return Rerun(0, 0.0, 0, is_fusible, False)
@@ -127,7 +126,7 @@ def _rerun(
     if is_fusible:
         price = sum(map(_arithmetic, flatten(bsym)))
         made = [p for p in outs if p.name in stored and not _shows(bsym, [p], facts)]
-        # A kernel writes what torch reads.
+        # A kernel has to write results that torch calls read, and these read them back.
         price += prices(1, 2 * sum(map(bytes_of, made))) if made else 0
     else:
         price = 0 if is_view else round(work.seconds(info) / unit)
@@ -135,16 +134,14 @@ def _rerun(
 
 
 def _shows(bsym: BoundSymbol, outs: Iterable[Proxy], facts: TraceInfo) -> bool:
-    """Whether results lie in the memory of what is read."""
+    """True if all results alias operands."""
     memory = facts.aliases.memory
     read = {memory(p.name) for p in bsym.flat_proxy_args}
     return all(memory(p.name) in read for p in outs)
 
 
 class _Copier:
-    """A joint trace in the making, with copies of symbols in front of their first reader in the
-    backward.
-    """
+    """Builds a joint trace with copies of symbols before their first reader in the backward."""
 
     def __init__(
         self,
@@ -170,7 +167,7 @@ class _Copier:
             self.trace.bound_symbols.append(bsym)
 
     def _ensure(self, reader: BoundSymbol) -> None:
-        """Copy everything that a symbol of the backward reads, and what that is made of."""
+        """Copy the recomputed symbols that a symbol of the backward depends on."""
         missing = backward_slice([id(b) for b in self._waits_for(reader)], self._before)
         for key in sorted(missing, key=self._position.__getitem__):
             bsym = self._symbols[key]
@@ -204,7 +201,7 @@ class _Copier:
 
 
 def _definitions(bsym: BoundSymbol) -> Iterator[Proxy]:
-    """What a symbol gives, and what its parts give."""
+    """Yield the results of a symbol, then those of its subsymbols, recursively."""
     yield from bsym.flat_proxy_outs
     for part in bsym.subsymbols:
         yield from _definitions(part)
@@ -215,7 +212,7 @@ def _tensors(bsym: BoundSymbol) -> list[TensorProxy]:
 
 
 def _arithmetic(prim: BoundSymbol) -> int:
-    """Instructions of a claimed primitive."""
+    """Return the fp32 instructions of a claimed prim over all elements; 0 for data movement."""
     if not role(prim).is_worth_a_kernel:
         return 0
     tensors = [
@@ -227,7 +224,9 @@ def _arithmetic(prim: BoundSymbol) -> int:
 
 
 def _is_random(bsym: BoundSymbol) -> bool:
-    """Whether a symbol, or a part of it, draws numbers. Attention does where it drops some."""
+    """True if a symbol, or a subsymbol, draws random numbers or has another side effect. Attention
+    draws if it has dropout.
+    """
     if bsym.sym.name in NAMES[:2]:
         return bool(Attention(*bsym.args, **bsym.kwargs).dropout_p)
     tags = bsym.sym.tags or ()
@@ -240,5 +239,5 @@ def _runs_in_backward(bsym: BoundSymbol) -> bool:
 
 
 def _reads(bsym: BoundSymbol) -> bool:
-    """Whether a symbol reads in the backward; get_grad only names a value."""
+    """True for a symbol that reads values in the backward; GET_GRAD only names one."""
     return is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD

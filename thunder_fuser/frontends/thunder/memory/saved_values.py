@@ -1,12 +1,11 @@
-"""Values of the forward that the backward reads: those that it computes again, and those that the
-forward overwrites.
+"""Trace passes for forward values that the backward reads: recomputed ones, and overwritten ones.
 
-Gradient rules compute again what the forward has (Thunder's of a square root). As one value, it can
-be saved, or computed from what is saved, as planning finds best.
+Grad transforms may record an operation of the forward once more (Thunder's of a square root).
+Merged into one value, it can be saved or recomputed, whichever the planner chooses.
 
-A gradient rule reads an operand by its name. Where the call updates that operand in place
-(`x.clamp_(0)`, `x.mul_(y)`), or a later one does, the name has the new value when the backward
-runs. Torch's autograd copies what such a call overwrites before it runs; so does this.
+A grad transform reads an operand by its name. If the call, or a later one, updates that operand in
+place (`x.clamp_(0)`, `x.mul_(y)`), the name has the new value when the backward runs. Torch's
+autograd copies the operand before such a call; so does this pass.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from thunder_fuser.frontends.thunder.trace.origin import Recorded, is_backward
 
 
 def with_shared_values(trace: TraceCtx) -> TraceCtx:
-    """The joint trace, or one whose backward reads what the forward computes by the same primitive
-    from the same operands. Where anything is updated in place, names of views outlive their values.
+    """Return the joint trace with prims of the backward merged into equal ones of the forward.
+    Nothing is merged in a trace with in-place updates, where names of views outlive their values.
     """
     symbols = trace.bound_symbols
     if not any(map(is_backward, symbols)) or any(any(targets(b)) for b in symbols):
         return trace
     shared = from_trace(trace)
-    # By operation and operands, for a right-hand side takes long to make and to compare.
+    # Keyed by operation and operands, as `rhs` is slow to build and to compare.
     known: dict[tuple[object, ...], list[BoundSymbol]] = {}
     swaps: dict[Variable, Proxy] = {}
     for bsym in symbols:
@@ -54,13 +53,15 @@ def with_shared_values(trace: TraceCtx) -> TraceCtx:
 
 
 def _is_arithmetic(bsym: BoundSymbol) -> bool:
-    """Whether a symbol is a primitive of which one result is as good as another."""
+    """True for a claimed computing prim, whose results are interchangeable with equal ones."""
     claim = TABLE.get(bsym.sym.id)
     return claim is not None and not bsym.subsymbols and claim.role.is_worth_a_kernel
 
 
 def with_kept_values(trace: TraceCtx, originals: Mapping[str, str]) -> TraceCtx:
-    """The trace, or one with a copy of each such value before the first update of its memory."""
+    """Return the trace with a copy of each value that the backward reads and the forward
+    overwrites, before the first update of its memory.
+    """
     symbols = trace.bound_symbols
     backward = [b for b in symbols if _reads_forward(b)]
     writers = [k for k, b in enumerate(symbols) if not is_backward(b) and any(targets(b))]
@@ -91,7 +92,7 @@ def with_kept_values(trace: TraceCtx, originals: Mapping[str, str]) -> TraceCtx:
 
 
 def _reads_forward(bsym: BoundSymbol) -> bool:
-    """Whether a symbol of the backward may read values; get_grad only names one."""
+    """True for a symbol of the backward that may read values; GET_GRAD only names one."""
     return is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD
 
 

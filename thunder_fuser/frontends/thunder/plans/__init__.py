@@ -1,1 +1,1 @@
-"""Plans of compiled functions: of each fusion, of whole traces, on a mesh; as text and tables."""
+"""Plans of compiled functions: per fusion, per trace and on a device mesh, as text and tables."""

@@ -1,4 +1,4 @@
-"""A fusion report as the table that a notebook shows."""
+"""HTML rendering of a fusion report for notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def render(report: FusionReport) -> str:
-    """One table: what goes in and out, what each segment costs, what was refused."""
+    """Render one table: signature, cost of each segment, boundaries and refusals."""
     plan = report.plan
     names = [", ".join(p.name for p in proxies) for proxies in (report.inputs, report.outputs)]
     head = (

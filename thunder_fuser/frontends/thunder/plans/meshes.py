@@ -1,8 +1,8 @@
-"""Plans of compiled functions on a mesh of devices, of which none is needed.
+"""Plans of compiled functions on a device mesh; no device is needed.
 
-Who shards what is said by names: of parameters and buffers as the module has them
-(`blocks.3.up.weight`), of arguments as the trace has them. A backward is given what the forward
-saved as it was placed there, and gradients are placed as what they are gradients of.
+Placements are given by name: parameters and buffers by their names in the module
+(`blocks.3.up.weight`), arguments by their names in the trace. Tensors saved for backward keep their
+placement in the forward, and a gradient has the placement of the tensor that it is the gradient of.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from thunder_fuser.sharding.propagate import propagate
 
 @uncollected()
 def mesh_plans(source: Any, mesh: DeviceMesh, placed: Placed) -> tuple[MeshPlan, ...]:
-    """What each rank of a mesh runs, holds and sends: of the forward, then of the backward.
+    """Return the plan of each rank of a mesh (compute, memory, communication) for the forward, then
+    for the backward.
 
     `source` is a function that Thunder compiled, after a call (fake tensors will do), or its final
-    traces in a list; `placed` says by patterns of names along which dimension what is cut:
+    traces in a list; `placed` maps patterns of names to the sharded dimension by mesh axis:
     `{"*.up.weight": {"tp": 0}}`.
 
-    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run,
-    for names that nothing has, and for what does not divide.
+    Raises FuserTypeError for an object that Thunder did not compile, FuserValueError before the
+    first run, for a pattern that matches no name, and for a dimension that does not divide.
     """
     if isinstance(source, (list, tuple)):
         forward, backward = (*source, None)[:2]
@@ -53,7 +54,7 @@ def mesh_plans(source: Any, mesh: DeviceMesh, placed: Placed) -> tuple[MeshPlan,
 
 
 def _names_of(function: Any) -> dict[str, str]:
-    """What the module calls the arguments of its traces."""
+    """Map names of a trace's arguments to the module's names of parameters and buffers."""
     module = thunder.compile_data(function).fn
     if not isinstance(module, torch.nn.Module):
         return {}
@@ -102,7 +103,9 @@ def _plan(
 def _given_to(
     behind: WholeTrace, known: Mapping[str, Sharding], cotangents: Mapping[str, str]
 ) -> dict[TensorView, Sharding]:
-    """Placements of what a backward is given. What was never whole in the forward is its sum."""
+    """Return the placements of the backward's inputs. A tensor that is partial in the forward has
+    none: the backward is given its sum.
+    """
     found = {}
     for name in behind.given:
         sharding = known.get(cotangents.get(name, name))
@@ -112,7 +115,7 @@ def _given_to(
 
 
 def _cotangents(forward: TraceCtx, backward: TraceCtx) -> dict[str, str]:
-    """Gradients of results, and the results."""
+    """Map names of the backward's cotangents to the forward results that they belong to."""
     lists = [b for b in backward.bound_symbols if b.sym.id is PrimIDs.UNPACK_SEQUENCE]
     given = [
         p.name
@@ -127,7 +130,7 @@ def _cotangents(forward: TraceCtx, backward: TraceCtx) -> dict[str, str]:
 
 
 def _gradients(backward: TraceCtx) -> Sequence[str | None]:
-    """Names of the gradients of the forward's arguments, None where there is none."""
+    """Return names of the gradients of the forward's arguments, None where there is none."""
     returned = backward.bound_symbols[-1].args
     flat = (
         returned[0] if len(returned) == 1 and isinstance(returned[0], (tuple, list)) else returned

@@ -1,4 +1,4 @@
-"""What a trace calls the tensors of a fusion's plan."""
+"""Names of a fusion plan's tensors in the trace: Thunder's proxies for them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NAME = re.compile(r"\bT(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The proxies of a fusion's symbol: its arguments, its results (None for what has none), and
-    what its primitives give.
+    """Proxies of a fusion's bound symbol: its arguments, its results (None for one that Thunder
+    dropped), and the results of its prims.
     """
 
     inputs: tuple[Proxy, ...]
@@ -35,11 +35,11 @@ class Names:
 
 
 class Naming:
-    """The proxies of a plan's tensors.
+    """Map from a plan's tensors to Thunder's proxies.
 
-    A value that the trace has no name for, because it exists inside a primitive, gets a proxy with
-    a name of its own. `results` are names of values as the plan's origins have them, and as this
-    trace does: a plan may be that of an equal fusion.
+    A value without a name in the trace, because it is internal to a prim, gets a proxy with a
+    generated name. `results` maps names in the plan's origins to names in this trace: the plan may
+    be that of an equal fusion.
     """
 
     def __init__(self, names: Names, plan: SegmentedFusion, results: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class Naming:
         outputs = zip(plan.fusion.outputs, names.outputs, strict=False)
         self._proxies: dict[object, Proxy] = {t: p for t, p in outputs if p is not None}
         self._proxies |= dict(zip(plan.fusion.inputs, names.inputs, strict=True))
-        # An update in place has the memory of its target.
+        # The result of an in-place update has the memory of its target.
         for update in plan.fusion.updates:
             self._proxies.setdefault(update.value, self._proxies[update.target])
 
@@ -63,11 +63,11 @@ class Naming:
         return self._proxies[tensor]
 
     def text(self) -> str:
-        """The plan as it prints, with the names of the trace."""
+        """Return the printed plan with names of the trace."""
         return self.named(str(self._plan))
 
     def named(self, text: str) -> str:
-        """What is said of the plan, with the names of the trace."""
+        """Replace tensor names of the plan (`T12`) in a text by names of the trace."""
         tensors = {v.id: v for v in self._plan.fusion.values() if isinstance(v, TensorView)}
 
         def called(match: re.Match[str]) -> str:
@@ -84,7 +84,7 @@ class Naming:
         if known is not None and (tuple(known.shape), known.dtype) == (shape, dtype):
             return known
         with detached_trace():
-            # One value of a primitive that has several.
+            # One of several values of a prim.
             return TensorProxy(
                 f"{name}_{tensor.name}", shape=shape, device=to_device(self._device), dtype=dtype
             )

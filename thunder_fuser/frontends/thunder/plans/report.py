@@ -1,7 +1,7 @@
-"""Reports on a compiled function: which fusions it has, what they cost, what was refused.
+"""Reports on a compiled function: its fusions, their cost, and refusals.
 
-Everything is answered from Thunder's last traces.  A trace for CUDA that was made from fake tensors
-answers as well as one that has run.
+Everything is read from Thunder's last traces.  A CUDA trace that was made from fake tensors serves
+as well as one that has run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _by_name(tag: Any) -> tuple[Callable[..., Any], tuple[Any, str]]:
     return getattr, (ProxyTag, tag._value)
 
 
-# Thunder's tags of parameters are one object a name, and cannot be made twice.
+# Thunder's `ProxyTag`s are singletons per name, which pickle must look up and not create.
 copyreg.pickle(ProxyTag, _by_name)
 
 
@@ -43,11 +43,11 @@ copyreg.pickle(ProxyTag, _by_name)
 class FusionReport:
     """One fusion of a compiled function.
 
-    name     as the trace calls it
+    name     name in the trace
     inputs   Thunder's proxies, in calling order
     outputs  Thunder's proxies, in the order in which they are returned
 
-    A report can be pickled and copied; what comes back shows the same and runs nothing.
+    A report can be pickled and copied; a restored one shows the same and runs nothing.
     """
 
     name: str
@@ -59,47 +59,45 @@ class FusionReport:
 
     @property
     def fusion(self) -> Fusion:
-        """What it computes, as it was before any optimisation."""
+        """The fusion before any optimisation pass."""
         return self._call.fusion
 
     @property
     def plan(self) -> SegmentedFusion:
-        """How: segments, bytes, kernels."""
+        """The plan: segments, bytes, kernels."""
         return self._call.plan()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Source and launch geometry of every kernel; compiles nothing."""
+        """Source and launch geometry of every kernel; nothing is compiled."""
         return self._call.kernels()
 
     @property
     def shardings(self) -> Shardings | None:
-        """Where everything was in the last call on DTensors, and what was communicated; None where
-        there were none.
-        """
+        """Placements and collectives of the last call on DTensors; None without such a call."""
         return self._call.shardings
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """What kept the fusion from being larger, what its plan refused, and why segments of it run
-        in torch.
+        """Refusals that bound the fusion, those of its plan's segments, and reasons that segments
+        fell back to torch.
         """
         apart = tuple(r for s in self.plan.segments for r in s.refusals)
         return self._around + apart + self._call.in_torch
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """The user's lines that it computes, as far as Thunder remembers them."""
+        """Source lines of the user that the fusion computes, as far as Thunder records them."""
         lines = {(e.origin.file, e.origin.line): e.origin for e in self.fusion.exprs}
         return tuple(origin for (file, _), origin in lines.items() if file)
 
     def repro(self) -> str:
-        """A script that runs this fusion alone on random inputs and checks it."""
+        """Return a script that runs this fusion alone on random inputs and compares with torch."""
         return repro.script(self._call)
 
     @property
     def signature(self) -> str:
-        """Its call in the trace: `fuser0(x, y) -> (z)`."""
+        """The call in the trace: `fuser0(x, y) -> (z)`."""
         inputs = ", ".join(p.name for p in self.inputs)
         outputs = ", ".join(p.name for p in self.outputs)
         return f"{self.name}({inputs}) -> ({outputs})"
@@ -122,10 +120,11 @@ class FusionReport:
 
 
 def fusions(fn: Any) -> tuple[FusionReport, ...]:
-    """The fusions of the last run of a `thunder.jit` function: forward, then backward; of an
-    object that `thunderfx` gave, or of a `ThunderCompiler`, those of every graph.
+    """Return the fusions of the last run of a `thunder.jit` function: forward, then backward; for
+    the result of `thunderfx`, or a `ThunderCompiler`, those of every graph.
 
-    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
+    Raises FuserTypeError for an object that Thunder did not compile, FuserValueError before its
+    first run.
     """
     found: list[FusionReport] = []
     for function in compiled_functions(fn):
@@ -137,15 +136,15 @@ def fusions(fn: Any) -> tuple[FusionReport, ...]:
 
 
 def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
-    """The fusions of one trace, in execution order."""
+    """Return the fusions of one trace, in execution order."""
     return _reports(trace, records_of(trace))
 
 
 def refusals(fn: Any) -> dict[Refusal, int]:
-    """Why symbols of the last run's function stayed with torch, and how many symbols each time.
+    """Return the reasons that symbols of the last run stayed with torch, and their counts.
 
-    Takes what `fusions` takes. Refusals with one code, subject and origin are counted together, in
-    the order of the trace. A function without a fuser in its list of executors has one: that.
+    Takes the same objects as `fusions`. Refusals of equal code, subject and origin are counted
+    together, in trace order. A function compiled without this executor has one refusal, `executor`.
     """
     found: dict[tuple[str, str, str], tuple[Refusal, int]] = {}
     for function in compiled_functions(fn):
@@ -172,7 +171,7 @@ def _without_fuser(fn: Callable[..., Any]) -> tuple[Refusal, ...]:
 
 
 def saved_for_backward(fn: Callable[..., Any]) -> int:
-    """Bytes of tensors that the last run keeps for its backward, beside inputs and results."""
+    """Return the bytes that the last run saves for backward, beside inputs and results."""
     forward, backward = last_traces(fn)
     if backward is None:
         return 0

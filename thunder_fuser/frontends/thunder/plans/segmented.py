@@ -1,9 +1,9 @@
-"""Plans in the words of a trace: segments and boundaries whose tensors are Thunder's proxies.
+"""Plans of whole traces: segments and boundaries whose tensors are Thunder's proxies.
 
-What NVIDIA/Fuser issue 2473 asks for at its end: which tensors go through memory between kernels,
-without a tensor, a GPU or a compiler, so that a transform of traces can weigh real bytes. The plan
-is that of the whole trace: kernels, calls of torch and views in the order in which they run, with
-one liveness and one peak.
+This is what NVIDIA/Fuser issue 2473 asks for at its end: which tensors go through memory between
+kernels, found without a tensor, a GPU or a compiler, so that a trace transform can weigh real
+bytes. A plan covers the whole trace: kernels, torch calls and views in execution order, with one
+liveness analysis and one peak.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from thunder_fuser.segment.regions.budget import Traded
 
 @dataclass(frozen=True, slots=True)
 class TraceSegment:
-    """One step of a trace: a kernel, a call of torch, or what costs nothing.
+    """One step of a trace: a kernel, a torch call, or a view.
 
-    kind      as in a plan: opaque are calls of torch, alias are views
+    kind      as in a fusion's plan; "opaque" for torch calls, "alias" for views
     inputs    proxies whose memory it reads
-    outputs   proxies that it leaves in memory
+    outputs   proxies that it writes to memory
     alias_of  for views, the proxy whose memory they share
-    call      the name of torch's call; "" of a fusion's segment
+    call      name of the torch call; "" for a segment of a fusion
     """
 
     kind: Kind
@@ -72,9 +72,7 @@ class TraceSegment:
 
 @dataclass(frozen=True, slots=True)
 class TraceBoundary:
-    """A tensor that one segment writes and others read; `reason` says why it is not computed
-    again.
-    """
+    """A tensor that one segment writes and others read; `reason`: why it is not recomputed."""
 
     tensor: Proxy
     producer: int
@@ -85,10 +83,10 @@ class TraceBoundary:
 
 @dataclass(frozen=True, slots=True)
 class SegmentedRegion:
-    """A fusion of a trace as it is cut into segments, in execution order.
+    """A fusion of a trace with its segments, in execution order.
 
-    name  of the fusion in the trace
-    plan  the same in the fusion's own terms
+    name  name of the fusion in the trace
+    plan  the fusion's own plan, with tensors of the fusion IR
     """
 
     name: str
@@ -99,27 +97,27 @@ class SegmentedRegion:
 
     @property
     def kernels(self) -> int:
-        """Launches of one call."""
+        """Number of kernel launches of one call."""
         return self.plan.kernels
 
     @property
     def bytes(self) -> int:
-        """Bytes that the kernels move."""
+        """Bytes that the kernels read and write."""
         return self.plan.bytes
 
     @property
     def bytes_ideal(self) -> int:
-        """Bytes if only inputs and results touched memory, each needed element once."""
+        """Bytes if each needed element of inputs and results were moved once, and nothing else."""
         return self.plan.bytes_ideal
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes alive at once of what the fusion allocates."""
+        """Peak of live bytes that the fusion allocates."""
         return self.plan.peak_bytes
 
     @property
     def seconds(self) -> float:
-        """Estimated time of the kernels."""
+        """Estimated time of the kernels in seconds."""
         return self.plan.seconds
 
     def __str__(self) -> str:
@@ -131,12 +129,12 @@ class SegmentedTrace:
     """The plan of a whole trace.
 
     name            "forward" or "backward"
-    steps           in execution order: fusions, and calls of torch between them
-    held            most bytes in memory during each step, arguments among them
-    argument_bytes  of what the trace is given; a backward, also what was saved for it
-    saved_bytes     of a forward: what is kept for the backward alone, beside arguments and results
+    steps           in execution order: fusions, and torch calls between them
+    held            peak bytes in memory during each step, including arguments
+    argument_bytes  bytes of the trace's arguments; for a backward including saved tensors
+    saved_bytes     for a forward, bytes saved for backward beside arguments and results
     boundaries      tensors that one step writes and others read; steps by position
-    traded          what a memory budget changed, where there was one
+    traded          effect of the memory budget, if there was one
     """
 
     name: str
@@ -154,12 +152,12 @@ class SegmentedTrace:
 
     @property
     def calls(self) -> tuple[TraceSegment, ...]:
-        """The calls of torch that do more than show memory."""
+        """The torch calls that are not views."""
         return tuple(s for s in self.steps if isinstance(s, TraceSegment) and s.kind == "opaque")
 
     @property
     def segments(self) -> tuple[TraceSegment, ...]:
-        """Of fusions and torch, in execution order."""
+        """All segments of fusions and torch calls, in execution order."""
         return tuple(
             segment
             for step in self.steps
@@ -168,27 +166,27 @@ class SegmentedTrace:
 
     @property
     def kernels(self) -> int:
-        """Launches of fusions; torch's calls launch what they will."""
+        """Number of kernel launches of fusions; those of torch calls are unknown."""
         return sum(region.kernels for region in self.regions)
 
     @property
     def bytes(self) -> int:
-        """Bytes that kernels and calls of torch move."""
+        """Bytes that kernels and torch calls move."""
         return sum(step.bytes for step in self.steps)
 
     @property
     def flops(self) -> int:
-        """Of the calls of torch that the table of calls has."""
+        """FLOPs of the torch calls that `ir/tables/opaque.py` has a row for."""
         return sum(call.flops for call in self.calls)
 
     @property
     def seconds(self) -> float:
-        """Estimated time of all steps, one after the other."""
+        """Estimated time of all steps in seconds, run one after the other."""
         return sum(step.seconds for step in self.steps)
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes in memory at once, arguments among them."""
+        """Peak bytes in memory, including arguments."""
         return max((self.argument_bytes, *self.held))
 
     def __str__(self) -> str:
@@ -206,9 +204,10 @@ class SegmentedTrace:
 
 
 def segments(source: Any) -> tuple[SegmentedTrace, ...]:
-    """The plan of a trace, or of the traces of what `fusions` takes: forward, then backward.
+    """Return the plan of a trace, or of the traces of a compiled function: forward, then backward.
 
-    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
+    Takes a trace, or the objects that `fusions` takes. Raises FuserTypeError for an object that
+    Thunder did not compile, FuserValueError before its first run.
     """
     if isinstance(source, TraceCtx):
         return (_planned(source, Storages(source), () if _unpacked(source) else None),)
@@ -221,7 +220,7 @@ def segments(source: Any) -> tuple[SegmentedTrace, ...]:
         if backward is not None:
             behind = Storages(backward)
             behind.share(_given(backward), storages)
-            # What the forward has saved may be a view of what the caller keeps.
+            # A saved tensor may be a view of an argument or a result, which the caller keeps alive.
             whole = storages.of((*_flat(forward.args), *_results(forward)[0]))
             saved = _results(forward)[1]
             kept = {p.name for p in saved if storages.of((p,)) <= whole}
@@ -237,8 +236,8 @@ _SILENT = frozenset(
 def _planned(
     trace: TraceCtx, storages: Storages, kept: Collection[str] | None = None
 ) -> SegmentedTrace:
-    """The plan of a final trace. `kept`: names of arguments that the caller keeps, of a backward;
-    None: all.
+    """Return the plan of a final trace. `kept`: names of a backward's arguments that the caller
+    keeps alive; None: all.
     """
     symbols = [b for b in trace.bound_symbols if is_step(b)]
     given = _given(trace)
@@ -248,7 +247,7 @@ def _planned(
     lives: list[Step] = []
     alive, came = set(arguments), set(arguments)
     for bsym in symbols:
-        # First what it reads: what nobody has made lies in memory of its own.
+        # Operands first: a tensor without a producer gets a storage of its own.
         read, found = storages.of(bsym.flat_proxy_args), storages.run(bsym)
         came |= read - alive
         fresh = found - read - alive
@@ -271,12 +270,12 @@ def _planned(
 
 
 def _unpacked(trace: TraceCtx) -> list[BoundSymbol]:
-    """What takes apart the lists that a backward is given."""
+    """Return the symbols that unpack the lists of a backward's arguments."""
     return [b for b in trace.bound_symbols if b.sym.id is PrimIDs.UNPACK_SEQUENCE]
 
 
 def _given(trace: TraceCtx) -> list[Proxy]:
-    """The tensors that a trace is given."""
+    """Return the tensor arguments of a trace."""
     lists = _unpacked(trace)
     if not lists:
         return _flat(trace.args)
@@ -284,7 +283,7 @@ def _given(trace: TraceCtx) -> list[Proxy]:
 
 
 def is_step(bsym: BoundSymbol) -> bool:
-    """Whether a symbol of a final trace is a step of its plan: not what names, frees or returns."""
+    """True if a symbol of a final trace is a step of its plan: no unpacking, del or return."""
     return bsym.sym.id not in _SILENT and bool(
         bsym.flat_proxy_outs or call_of(bsym) is not None or updates(bsym)
     )
@@ -296,7 +295,7 @@ def _flat(values: Any) -> list[Proxy]:
 
 
 def _results(trace: TraceCtx) -> tuple[list[Proxy], list[Proxy]]:
-    """What a trace returns, and what it saves for the backward."""
+    """Return the results of a trace, and the tensors that it saves for backward."""
     returned = trace.bound_symbols[-1].args
     if len(returned) == 2 and isinstance(returned[0], Mapping) and "flat_output" in returned[0]:
         return _flat(returned[0]), _flat(returned[1])
@@ -309,7 +308,7 @@ def _boundaries(
     storages: Storages,
     made: Sequence[frozenset[int]],
 ) -> Iterator[TraceBoundary]:
-    """Memory that one step writes and others read, under the name that it first has."""
+    """Yield storages that one step writes and others read, under the first name of each."""
     readers: dict[int, list[int]] = {}
     for k, bsym in enumerate(symbols):
         if not _is_view(steps[k]):
@@ -362,7 +361,7 @@ def _step(
 
 
 def _writes(bsym: BoundSymbol) -> bool:
-    """Whether a call writes into memory that it is given."""
+    """True if a call writes into the memory of an argument."""
     is_named_so = bsym.sym.name.endswith("_") and not bsym.sym.name.endswith("__")
     return is_named_so or updates(bsym) or OpTags.IN_PLACE in (bsym.sym.tags or ())
 

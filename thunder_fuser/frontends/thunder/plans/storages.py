@@ -1,8 +1,8 @@
-"""Storages of a final trace: which tensors lie in one memory, and how large that is.
+"""Storages of a final trace: which tensors share memory, and its size.
 
-Fusions say it by their plans. What torch runs is run once on tensors without memory, so that torch
-itself says what is a view, how results lie, and whether a reshape copies. What cannot be asked that
-way (collectives, calls that want numbers) is taken to give new dense tensors.
+For fusions the plan says so. Torch calls are run once on fake tensors, so that torch itself says
+what is a view, the strides of results, and whether a reshape copies. Calls that cannot be run on
+fake tensors (collectives, calls that need numbers) are taken to return new dense tensors.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from thunder_fuser.segment.placement import Buffer
 
 
 class Storages:
-    """The storages of the tensors of a trace, by number, as its symbols are asked one by one.
+    """Storages of a trace's tensors, by number, found symbol by symbol in execution order.
 
-    sizes  in bytes
+    sizes  bytes of each storage
     """
 
     def __init__(self, trace: TraceCtx) -> None:
@@ -40,19 +40,19 @@ class Storages:
         self._values: dict[str, torch.Tensor] = {}
         self._numbers: dict[int, int] = {}
         self._trace = trace
-        # The text of a trace imports torch before anything else.
+        # The source of a trace imports torch first.
         self._context = {"torch": torch, **trace.python_ctx()}
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def share(self, proxies: Iterable[Proxy], other: Storages) -> None:
-        """Take over tensors of another trace, which may lie in one memory."""
+        """Take over tensors of another trace, which may share storages."""
         self._mode = other._mode
         for proxy in proxies:
             if proxy.name in other._values:
                 self._put(proxy, other._values[proxy.name])
 
     def of(self, proxies: Iterable[Proxy]) -> frozenset[int]:
-        """Where tensors lie; those that nobody has made are given, and dense."""
+        """Return the storages of tensors; one without a producer gets a new dense storage."""
         found = set()
         for proxy in proxies:
             if isinstance(proxy, (TensorProxy, FutureTensorProxy)):
@@ -62,7 +62,7 @@ class Storages:
         return frozenset(found)
 
     def run(self, bsym: BoundSymbol) -> frozenset[int]:
-        """Where the results of a symbol lie."""
+        """Return the storages of a symbol's results, which it adds."""
         self.of(bsym.flat_proxy_args)
         call = call_of(bsym)
         if call is not None:
@@ -82,7 +82,7 @@ class Storages:
             return
         with self._mode:
             device, dtype = to_torch_device(proxy.device), to_torch_dtype(proxy.dtype)
-            # A call may have results of fewer dimensions than its row: torch's random state.
+            # A result may have fewer dimensions than the table's row: torch's random state.
             order = order if len(order) == proxy.ndim else range(proxy.ndim)
             shape = [proxy.shape[dim] for dim in order]
             value = torch.empty(shape, dtype=dtype, device=device)
@@ -94,7 +94,7 @@ class Storages:
         number = self._numbers.get(storage._cdata)
         if number is None:
             number = self._numbers[storage._cdata] = self._new(storage.nbytes())
-        # The value keeps its storage, so that no other one takes its address.
+        # The value keeps its storage alive, so that its address is not reused.
         self._values[proxy.name] = value
         self._of[proxy.name] = number
 
@@ -103,31 +103,31 @@ class Storages:
         return len(self.sizes) - 1
 
     def _results(self, bsym: BoundSymbol) -> Iterator[tuple[Proxy, Any]]:
-        """The results of a torch call, as torch gives them to tensors without memory."""
+        """Yield the results of a torch call as fake tensors."""
         if bsym.sym.executor is not torch_executor or not _can_be_asked(bsym):
             return
         values: dict[str, Any] = {p.name: self._values.get(p.name) for p in bsym.flat_proxy_args}
         if any(value is None for value in values.values()):
             return
         if bsym.sym.name == "__getitem__":
-            # A number in a tensor selects a view, whichever it is; here it has no value.
+            # A 0-dim integer index selects a view whatever its value, which is unknown here.
             indices = bsym.flat_proxy_args[1:]
             numbers = [p for p in indices if p.ndim == 0 and not is_boolean_dtype(p.dtype)]
             values |= {p.name: 0 for p in numbers}
-        # The trace names what its text cannot spell, such as a memory format.
+        # The trace holds objects that its source cannot spell, such as a memory format, by name.
         with tracectx(self._trace):
             text = "\n".join(bsym.python(0, print_depth=1))
         self._context |= {known.name: known.obj for known in self._trace._object_ctx.values()}
         try:
             with self._mode, torch.no_grad():
                 exec(text, self._context, values)
-        except Exception:  # Torch has no rule for it: what it gives is taken to be new and dense.
+        except Exception:  # No fake tensor rule: results are taken to be new and dense.
             return
         for proxy in bsym.flat_proxy_outs:
             yield proxy, values.get(proxy.name)
 
     def _fusion(self, call: FusionCall, bsym: BoundSymbol) -> None:
-        """Results of a fusion lie where its plan has placed them."""
+        """Add the results of a fusion by the placement in its plan."""
         plan = call.plan()
         placement = plan.placement
         inputs = {
@@ -157,7 +157,7 @@ class Storages:
 
 
 def _seen(memory: torch.Tensor, tensor: TensorView, proxy: Proxy, layouts: Any) -> torch.Tensor:
-    """A tensor of some memory. Where in it does not matter."""
+    """Return a tensor in the storage of `memory`, at offset 0: offsets do not matter here."""
     strides = layouts[tensor].strides if tensor in layouts else None
     sizes = tuple(map(int, proxy.shape))
     value = torch.empty(0, dtype=to_torch_dtype(proxy.dtype), device=memory.device)
@@ -166,7 +166,7 @@ def _seen(memory: torch.Tensor, tensor: TensorView, proxy: Proxy, layouts: Any) 
 
 
 def _can_be_asked(bsym: BoundSymbol) -> bool:
-    """Whether a call needs nothing but tensors: collectives talk to other processes."""
+    """True if a call takes and returns only tensors, and no process group."""
     proxies = (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
     if not bsym.flat_proxy_outs or not all(isinstance(p, TensorProxy) for p in proxies):
         return False

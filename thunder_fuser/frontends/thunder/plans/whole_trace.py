@@ -1,7 +1,7 @@
 """A whole trace as one fusion: its fusions, torch's calls between them, and views.
 
-What torch is called for and no table has (`ir/tables/opaque.py`) is cut out: what it reads is a
-result, and what it gives an input, of which every device then has all.
+Torch calls without a row in `ir/tables/opaque.py` are cut out: their operands become outputs of the
+fusion, and their results inputs, which are replicated on every device.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _CALLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WholeTrace:
-    """The fusion of a trace, and the tensors of it that the trace has names for.
+    """The fusion of a trace, and its tensors by their names in the trace.
 
-    given     names of what the trace is given, in the order of the fusion's tensor inputs
-    returned  names of what it returns, in the order of its outputs, and what the forward saves
-    unknown   calls of torch that are cut out
+    given     names of the trace's arguments, in the order of the fusion's tensor inputs
+    returned  names of the results and of tensors saved for backward, in the order of its outputs
+    unknown   names of torch calls that are cut out
     """
 
     fusion: Fusion
@@ -54,7 +54,7 @@ class WholeTrace:
 
 
 def whole_trace(trace: TraceCtx) -> WholeTrace:
-    """The fusion of a final trace. FuserValueError where sizes are open."""
+    """Return the fusion of a final trace. FuserValueError for symbolic sizes."""
     maker = _Maker()
     for bsym in trace.bound_symbols:
         if bsym.sym.id is PrimIDs.RETURN:
@@ -88,7 +88,7 @@ class _Maker:
         return self._builder.tensor(proxy.shape, data_type(proxy.dtype))
 
     def add(self, bsym: BoundSymbol) -> None:
-        """Append what a symbol computes."""
+        """Append a bound symbol."""
         made = self._made(bsym)
         if made is None:
             self._unknown[bsym.sym.name] = None
@@ -120,7 +120,9 @@ class _Maker:
         return [new[t] for t in fusion.outputs]
 
     def _called(self, bsym: BoundSymbol) -> list[tuple[str, Val]] | None:
-        """A call that the table of torch's calls has, with what it takes."""
+        """Append a torch call with a row in `ir/tables/opaque.py`; None if its arguments do not
+        fit the row.
+        """
         name, parameters = _CALLS[bsym.sym.name]
         row = opaque.lookup(name)
         given = dict(zip(parameters, bsym.args, strict=False)) | dict(bsym.kwargs)
@@ -140,7 +142,7 @@ class _Maker:
             return None
 
     def _claimed(self, bsym: BoundSymbol) -> list[tuple[str, Val]] | None:
-        """Views and other small things that were no fusion's part."""
+        """Append claimed prims outside of fusions, such as views; None if they cannot be built."""
         prims = list(flatten(bsym))
         if not prims or any(prim.sym.id not in TABLE for prim in prims):
             return None
@@ -167,7 +169,7 @@ class _Maker:
                 self._outputs[x.name] = None
 
     def made(self) -> WholeTrace:
-        # Results that several names have, and arguments that are handed on, are no new tensors.
+        # A result under several names is one output; an argument that is returned is none.
         given = {self._values[name] for name in self._inputs}
         returned: dict[Val, str] = {}
         for name in self._outputs:
@@ -182,7 +184,7 @@ class _Maker:
 
 
 def _zipped(bsym: BoundSymbol, values: Sequence[Val]) -> Iterator[tuple[str, Val]]:
-    """Names of results, and their values; Thunder has None where nobody reads one."""
+    """Yield names of results with their values; Thunder has None for an unread result."""
     output = bsym.output
     outs = tuple(output) if isinstance(output, (tuple, list)) else (output,)
     for out, value in zip(outs, values, strict=False):

@@ -1,1 +1,1 @@
-"""Regions of a trace, each of which becomes a fusion: formation, updates in place, views."""
+"""Regions of a trace, each of which becomes a fusion: formation, in-place updates, joint graph."""

@@ -1,8 +1,8 @@
 """Region formation: which symbols of a trace become one fusion, and why the others do not.
 
-The input is the whole joint forward and backward trace.  Thunder groups what follows each other in
-it; we cut its groups where one fusion cannot go on, and refuse those that are not worth a kernel.
-Which of these are joined or taken apart is decided for the graph of the trace (`segment/regions/`).
+The input is the whole joint forward and backward trace.  Thunder's partitioner groups consecutive
+symbols; these groups are cut where one fusion cannot continue, and refused if they do not merit a
+kernel.  Joining and splitting of regions is decided on the joint graph (`segment/regions/`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.segment.regions.joint_graph import DevicePhase, Role
 
 Places = Mapping[int, DevicePhase | tuple[Refusal, ...]]
-"""By `id` of a symbol: where it can be fused, or why it cannot although it is claimed."""
+"""By `id` of a symbol: its device and phase, or refusals if it is claimed but cannot be fused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionCandidate:
-    """Neighbours in a trace.  They are to be fused if they have a place and nothing was refused."""
+    """Consecutive symbols of a trace.  They are fused if they have a place and no refusals.
+
+    place  device and phase (forward or backward); None for symbols left to torch
+    """
 
     symbols: tuple[BoundSymbol, ...]
     place: DevicePhase | None
@@ -58,10 +61,10 @@ class RegionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Primitives that go together, and the variables that they read from and give to the others.
+    """Prims of one fusion, and the variables that it reads from and gives to other symbols.
 
-    `views` are what torch makes of the results.
-    This is what `FusionExecutor.fuse` takes; Thunder also makes such objects by itself.
+    `views` are bound symbols of views of the results, which torch runs.
+    `FusionExecutor.fuse` takes such an object; Thunder also creates them by itself.
     """
 
     bound_symbols: tuple[BoundSymbol, ...]
@@ -71,14 +74,14 @@ class Region:
 
     @property
     def is_call(self) -> bool:
-        """Whether anything is computed: a region may be nothing but views of what is there."""
+        """True if the region has outputs or updates; else it is only views of existing tensors."""
         return bool(self.outputs) or any(role(b) is Role.UPDATE for b in self.bound_symbols)
 
 
 def region_of(
     prims: Sequence[BoundSymbol], outputs: Sequence[Proxy], views: Sequence[BoundSymbol] = ()
 ) -> Region:
-    """Primitives with everything that they read and do not make."""
+    """Return the region of these prims, whose inputs are the operands that none of them defines."""
     inside = {p.name for b in prims for p in b.flat_proxy_outs}
     read = {p.name: p for b in prims for p in operands(b)}
     return Region(
@@ -91,15 +94,15 @@ def region_of(
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """What deciding about a part takes to know of the whole trace.
+    """Facts of the whole trace that decisions on a part need.
 
-    on_cuda   some tensor is on a GPU
-    forward   names of values that the results of the forward need, where Thunder will split the
-              trace into forward and backward
-    kept      names of arguments and results of the forward, which are alive in the backward, too
+    on_cuda   True if some tensor is on a GPU
+    forward   names of values that the forward's results depend on, if Thunder will split the trace
+              into forward and backward; None otherwise
+    kept      names of arguments and results of the forward, which stay alive in the backward
     repeated  names of random tensors that the backward draws again
-    aliases   which tensors share memory
-    unsaved   first names of memories that the backward must not read: the user may change them, and
+    aliases   alias analysis of the trace
+    unsaved   first names of memories that the backward must not read: the user may modify them, and
               torch would not save them
     """
 
@@ -112,7 +115,7 @@ class TraceInfo:
 
 
 def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = False) -> TraceInfo:
-    """Look at every symbol of a trace once."""
+    """Collect the facts of a trace in one pass over its symbols."""
     aliases = Aliases(trace, recorded)
     on_cuda = is_joint = False
     drawn: set[str] = set()
@@ -138,7 +141,7 @@ def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = Fals
 
 
 def _unsaved(joint: TraceCtx, kept: frozenset[str], aliases: Aliases) -> frozenset[str]:
-    """Memories of arguments and results that the backward reads nowhere by itself."""
+    """Return the memories of arguments and results that no backward symbol reads."""
     read = (
         proxy.name
         for bsym in joint.bound_symbols
@@ -149,7 +152,7 @@ def _unsaved(joint: TraceCtx, kept: frozenset[str], aliases: Aliases) -> frozens
 
 
 def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
-    """What Thunder's split keeps in the forward: everything that its results are computed from."""
+    """Return the values that Thunder's split keeps in the forward: all that its results need."""
     needed = set(kept)
     for bsym in reversed(joint.bound_symbols[:-1]):
         if any(p.name in needed for p in bsym.flat_proxy_outs):
@@ -160,7 +163,7 @@ def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
 def form(
     trace: TraceCtx, facts: TraceInfo, is_fusible: Callable[[BoundSymbol], bool]
 ) -> Iterator[RegionCandidate]:
-    """The symbols of a trace, in order, as parts."""
+    """Partition the symbols of a trace, in order, into region candidates."""
     symbols = trace.bound_symbols
     aliases = facts.aliases
     places: Places = {id(b): _place(b, aliases) if is_fusible(b) else () for b in symbols}
@@ -177,7 +180,9 @@ def form(
 
 
 def _place(bsym: BoundSymbol, aliases: Aliases) -> DevicePhase | tuple[Refusal, ...]:
-    """Where a symbol of claimed primitives runs."""
+    """Return the device and phase of a symbol of claimed prims, or the reason that it cannot be
+    fused.
+    """
     prims = list(flatten(bsym))
     given = {p.device for b in prims for p in b.flat_proxy_outs}
     read = {p.device for b in prims for p in _tensors(b.flat_proxy_args) if not is_cpu_scalar(p)}
@@ -201,7 +206,7 @@ def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
 def _cut(
     group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory
 ) -> Iterator[RegionCandidate]:
-    """A group as the longest parts, in order, that one fusion can hold."""
+    """Cut a group into the longest parts, in order, that one fusion can hold."""
     part: list[BoundSymbol] = []
     shared: DevicePhase | None = None
     for bsym in group:
@@ -221,14 +226,15 @@ def _cut(
 
 
 def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
-    """Why neighbours that could be fused are better left to torch, or None."""
+    """Return the reason that a fusible part is better left to torch, or None."""
     if part.place is None:
         return None
     prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
-    # Torch would draw other numbers the second time.
+    # Torch would draw other random numbers when the backward repeats the draw.
     is_repeated = any(p.name in facts.repeated for prim in prims for p in prim.flat_proxy_outs)
-    # Nor would it copy where a call is left to it in parts: the end of one that was differentiated
-    # (`repeat`), or one that Thunder's torch executor does not know whole (`repeat_interleave`).
+    # Torch would not copy if only subsymbols of a call are left to it: the last one of a
+    # differentiated call (`repeat`), or a call that Thunder's torch executor has no
+    # implementation of (`repeat_interleave`).
     is_copied = any(
         facts.aliases.is_owner(b) and not (b.subsymbols and torch_executor.can_execute(b))
         for b in part.symbols
@@ -251,7 +257,9 @@ def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
 def primitives(
     part: RegionCandidate, recorded: Recorded, draws: RngStates, facts: TraceInfo
 ) -> tuple[BoundSymbol, ...]:
-    """What a part consists of; each knows its line, and none has a state."""
+    """Return the prims of a part: with source lines and layout tags, and with stateless random
+    prims.
+    """
     prims = [
         draws.stateless(_tagged(recorded.located(prim, whole), recorded, facts.aliases))
         for whole in part.symbols
@@ -262,8 +270,8 @@ def primitives(
 
 
 def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """The same primitives, where what makes a value knows how the call lays it out whose result is
-    another name for it.
+    """Return the prims with layout tags of a renaming propagated to the prim that defines the
+    renamed value.
     """
     wanted: dict[str, frozenset[object]] = {}
     found: list[BoundSymbol] = []
@@ -278,14 +286,15 @@ def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
 
 
 def _ordered_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """The same primitives, of which those that end an indexing by a tensor say how they lie.
+    """Return the prims with a `LiesAsIndexed` tag on those that end an indexing by a tensor.
 
-    Thunder makes an index positive, flattens it, takes, and gives the result the index's shape.
+    Thunder wraps negative indices, flattens the index, takes, and reshapes the result to the
+    index's shape.
     """
     by = {b.output.name: b for b in prims if isinstance(b.output, TensorProxy)}
 
     def made(x: object, name: PrimIDs) -> Sequence[Any]:
-        """The arguments of the primitive of that name that makes a value, or none."""
+        """Return the arguments of the prim that defines `x` if its id is `name`, or ()."""
         b = by.get(x.name) if isinstance(x, TensorProxy) else None
         return b.args if b is not None and b.sym.id is name else ()
 
@@ -308,8 +317,8 @@ def _ordered_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
 
 
 def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
-    """The parts of a symbol; of a call such as zeros_like, what makes the tensor knows the operand
-    that it is to lie as. A gradient lies as it may: for its order alone nothing is saved.
+    """Yield the prims of a symbol; in a call such as zeros_like, FULL gets the operand whose layout
+    its result has. Not in the backward: no tensor is saved for a gradient's layout alone.
     """
     knows = whole.sym.id in LIKE and not is_backward(whole)
     read = _tensors(whole.flat_proxy_args) if knows else []
@@ -321,7 +330,7 @@ def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSymbol:
-    """The same primitive, which says what else the call that it ends does to memory."""
+    """Return the prim with tags for memory and layout of the result of the call that it ends."""
     names = [p.name for p in prim.flat_proxy_outs]
     ends = {
         Ending.NEW: aliases.is_owner(prim),
@@ -335,15 +344,15 @@ def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSym
 
 
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:
-    """The device of a region with these primitives, or, if it passes its inputs on, of these."""
+    """Return the device of a region; one without prims returns its inputs, whose device it has."""
     return to_torch_device((prims[0].flat_proxy_outs if prims else outputs)[0].device)
 
 
 def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[BoundSymbol]:
-    """The same primitives without round trips through 16 bits inside one call of the user's.
+    """Yield the prims without round trips through 16 bits inside one call of the user's.
 
-    Thunder takes a call such as gelu into primitives that each round to the tensor's dtype. Torch's
-    kernel for the call computes in fp32 and rounds once, at its end; so do we.
+    Thunder decomposes a call such as gelu into prims that each round to the tensor's dtype. Torch's
+    kernel for the call computes in fp32 and rounds once, at its end; so does a fusion.
     """
     unrounded: dict[str, TensorProxy] = {}
     for prim in prims:
@@ -360,10 +369,10 @@ def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[
 
 
 def _same_gradients(prims: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """The same primitives, where a gradient that was widened and is narrowed again is itself.
+    """Yield the prims with a widening and narrowing back of a gradient replaced by a shallow copy.
 
-    Thunder's rules compute in fp32 what has nothing to compute. A gradient may be the tensor that
-    autograd gave; elsewhere a cast makes new memory, which the user may write into.
+    Thunder's rules upcast to fp32 even where nothing is computed. A gradient may alias the tensor
+    that autograd passed in; elsewhere a cast gives new memory, which the user may write to.
     """
     widened: dict[str, TensorProxy] = {}
     for prim in prims:

@@ -1,8 +1,8 @@
-"""Updates in place, in regions where every tensor is a value.
+"""In-place updates in regions, where tensors are functional values.
 
-The update of a region's input is an output of the fusion, the update of a tensor that the region
-makes is a new value, and whoever reads the tensor afterwards gets it.  What a fusion cannot say is
-that another tensor in the same memory changes, too.  A region ends before that.
+The update of a region's input is an output of the fusion. The update of a tensor that the region
+defines is a new value, which later readers of the tensor read.  A fusion cannot express that an
+alias of the updated tensor changes, too: a region ends before such a use.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 
 class Memory:
-    """What the present region reads and updates, tensor by tensor."""
+    """Tracks the tensors and memories that the current region reads, defines and updates."""
 
     def __init__(self, aliases: Aliases) -> None:
         self._aliases = aliases
         self.begin()
 
     def begin(self) -> None:
-        """A new region begins."""
+        """Start a new region."""
         self._made: set[str] = set()
         self._views: set[str] = set()
-        # By memory: tensors there that the region reads or updates and did not make.
+        # By memory: tensors there that the region reads or updates but does not define.
         self._given: dict[str, set[str]] = {}
-        # Memories that were reshaped: where strides do not allow a view, torch has copied them.
+        # Memories with a reshape, which torch copies if strides do not allow a view.
         self._reshaped: set[str] = set()
-        # By memory that was updated: tensors that show what it holds now.
+        # By updated memory: tensors whose values in the region are up to date.
         self._fresh: dict[str, set[str]] = {}
 
     def accepts(self, bsym: BoundSymbol) -> bool:
         """Add a fusible symbol; False if the region has to end before it."""
-        # Nothing is refused before an update.
+        # Only in-place updates end regions here.
         return not self._aliases.updated or all(self._accepts(prim) for prim in flatten(bsym))
 
     def _accepts(self, prim: BoundSymbol) -> bool:
@@ -60,7 +60,7 @@ class Memory:
         return True
 
     def _reads(self, name: str) -> bool:
-        """Whether the region knows what a tensor holds."""
+        """Note a read; True if the region's value of the tensor is up to date."""
         tensor, memory = self._aliases.tensor(name), self._aliases.memory(name)
         if tensor not in self._made:
             self._given.setdefault(memory, set()).add(tensor)
@@ -68,8 +68,9 @@ class Memory:
         return fresh is None or tensor in fresh
 
     def _updates(self, name: str) -> bool:
-        """Whether the region can update a tensor: its own values must show it, no kernel may read
-        the same memory as another tensor, and what may be a copy comes before the region.
+        """Note an update; True if the region can do it. The region's value of the tensor must be up
+        to date, the tensor must be no view made in the region, the region must not read the same
+        memory as another tensor, and not reshape it, as that may be a copy.
         """
         tensor, memory = self._aliases.tensor(name), self._aliases.memory(name)
         if tensor in self._views or memory in self._reshaped or not self._reads(name):

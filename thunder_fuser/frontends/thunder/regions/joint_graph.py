@@ -1,6 +1,6 @@
-"""A trace as a joint graph, and the regions of that graph as parts of the trace.
+"""Conversion of a trace to a joint graph, and of the graph's regions back to bound symbols.
 
-Values of the graph are names of proxies, by number, in the order in which they come to be.
+Values of the graph are numbers of proxy names, in the order of their first occurrence.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _EFFECTS = frozenset(
 )
 
 Prims = Mapping[int, Sequence[BoundSymbol]]
-"""Primitives of the parts that are to be fused, by position of the part."""
+"""Prims of the parts that are to be fused, by position of the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceGraph:
-    """The graph of a trace.
+    """The joint graph of a trace, and its bound symbols and proxies.
 
-    partition   its parts as they came
-    symbols     of each call
-    primitives  of each primitive
-    proxies     of each value, under its name
+    partition   the initial partition: the parts as formed
+    symbols     bound symbol of each call
+    primitives  bound symbol of each primitive
+    proxies     proxy of each value
     """
 
     graph: JointGraph
@@ -73,7 +73,7 @@ class TraceGraph:
     _aliases: Aliases
 
     def parts(self, partition: Partition) -> list[RegionCandidate]:
-        """The parts of a partition as symbols."""
+        """Return the parts of a partition as region candidates."""
         return [
             replace(
                 self._parts[self._part_of[part.calls[0]]],
@@ -83,7 +83,7 @@ class TraceGraph:
         ]
 
     def region(self, region: rematerialization.Region) -> Region:
-        """A region as bound symbols."""
+        """Return a region of the graph as bound symbols."""
         proxies = self.proxies
         prims = []
         for p in region.primitives:
@@ -100,7 +100,7 @@ class TraceGraph:
 
 
 def trace_graph(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> TraceGraph:
-    """The graph of a whole trace, whose parts come in order."""
+    """Return the joint graph of a whole trace, given its parts in order."""
     maker = _Maker(facts)
     partition: list[Part] = []
     part_of: list[int] = []
@@ -127,7 +127,7 @@ def trace_graph(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
 
 
 class _Maker:
-    """The graph of a trace in the making."""
+    """Builder of a trace's joint graph."""
 
     def __init__(self, facts: TraceInfo) -> None:
         self.symbols: list[BoundSymbol] = []
@@ -139,7 +139,7 @@ class _Maker:
         self._prims: list[Primitive] = []
 
     def add(self, bsym: BoundSymbol, fused: Sequence[BoundSymbol]) -> None:
-        """Append a symbol, which a fusion would compute by these primitives."""
+        """Append a symbol; `fused`: its prims in a fusion, empty if it is left to torch."""
         first = len(self._prims)
         reads = self._of(bsym.flat_proxy_args)
         for prim in fused:
@@ -181,8 +181,8 @@ class _Maker:
         )
 
     def _may_repeat(self, prim: BoundSymbol, kind: Role) -> bool:
-        """Whether a primitive gives the same result wherever it runs. What an update writes is one
-        tensor: another of the same values would keep them.
+        """True if a prim can be recomputed elsewhere with the same result: not a random one, nor
+        one on updated memory, as a recomputed copy would not see the update.
         """
         if kind is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
             return False
@@ -193,7 +193,7 @@ class _Maker:
         return not any(aliases.is_updated(p.name) for p in tensors)
 
     def _shown(self, bsym: BoundSymbol) -> tuple[tuple[int, int], ...]:
-        """Results, and the arguments whose memory they lie in."""
+        """Return pairs of a result and the argument that it aliases, by value number."""
         claim = TABLE.get(bsym.sym.id)
         if claim is None:
             return tuple(pair for part in bsym.subsymbols for pair in self._shown(part))
@@ -231,7 +231,7 @@ class _Maker:
             elements(proxy) if is_sized else 1,
             size,
             isinstance(proxy, TensorProxy),
-            # Of a call's parts the graph has no names.
+            # The graph has no values for names inside of a call.
             self._numbers[name] if memory is None else memory,
             size if memory is None else bytes_of(self.proxies[memory]),
             name in facts.kept,
@@ -242,8 +242,8 @@ class _Maker:
 
 
 def one_input(prims: Sequence[BoundSymbol], aliases: Aliases) -> Sequence[BoundSymbol]:
-    """The same primitives of one region, which read a tensor that an update writes under the first
-    name of several that came from outside: each name would be a value of its own.
+    """Return a region's prims with all names of an updated input tensor replaced by the first: each
+    name would be a separate input of the fusion.
     """
     if not aliases.updated:
         return prims
@@ -261,8 +261,8 @@ def one_input(prims: Sequence[BoundSymbol], aliases: Aliases) -> Sequence[BoundS
 
 
 def _for_torch(prim: BoundSymbol) -> BoundSymbol:
-    """A view as Thunder's torch executor makes one: its primitive for a dense order always copies,
-    the call does not copy what is dense already.
+    """Return a view as Thunder's torch executor should run it: its prim STRIDE_ORDER always copies,
+    while `contiguous` does not copy a tensor that is contiguous already.
     """
     if prim.sym.id is not PrimIDs.STRIDE_ORDER:
         return prim

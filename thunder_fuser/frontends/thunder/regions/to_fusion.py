@@ -1,8 +1,8 @@
-"""A region of primitives as a Fusion: every value that a kernel sees is made here.
+"""Translation of a region of prims to a Fusion.
 
 Thunder's proxies decide dtypes and shapes.  A row of `ir/tables/pointwise.py` computes 16-bit
-floats in fp32 and says so in its result; the cast to what the proxy says is the rounding that torch
-does too.
+floats in fp32 and has an fp32 result; the cast to the proxy's dtype is the rounding that torch does
+too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def build(
     outputs: Sequence[Proxy],
     device: torch.device,
 ) -> Fusion:
-    """The Fusion that computes `outputs` from `inputs`, in their order, by claimed primitives."""
+    """Return the Fusion that computes `outputs` from `inputs`, in their order, by claimed prims."""
     region = _Region(inputs, device)
     for prim in prims:
         region.add(prim)
@@ -41,7 +41,7 @@ def build(
 
 @dataclass(frozen=True, slots=True)
 class RegionProgram:
-    """A region to be built: what `build` takes."""
+    """A region to be built: the arguments of `build`."""
 
     inputs: Sequence[Proxy]
     prims: Sequence[BoundSymbol]
@@ -53,8 +53,8 @@ class RegionProgram:
 
     @property
     def signature(self) -> Hashable:
-        """All that building goes by but names and lines, which do not tell fusions apart: regions
-        of one signature are equal fusions. None where something in it cannot be compared.
+        """Hashable key of the region without names and source lines: regions of equal signature
+        build equal fusions. None if an argument cannot be hashed or compared.
         """
         numbering = _Numbering()
         try:
@@ -71,16 +71,16 @@ class RegionProgram:
 
 
 class _Numbering:
-    """Arguments with numbers for the names of proxies, in the order in which they come."""
+    """Canonical form of arguments: proxies are numbered in the order of first occurrence."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def of_symbol(self, prim: BoundSymbol) -> Hashable:
-        """TypeError for an argument that cannot be told from others."""
+        """Return the canonical form of a prim. TypeError for an unknown kind of proxy."""
         kwargs = [(name, self(x)) for name, x in prim.kwargs.items()]
         read = prim.sym.id, *map(self, prim.args), *kwargs
-        # Tags speak of what is there already.
+        # Tags refer to proxies that are numbered already.
         return (*read, *self._of_tags(prim.tags), self(prim.output))
 
     def __call__(self, x: Any) -> Hashable:
@@ -117,10 +117,9 @@ class _Numbering:
 
 
 class _Region:
-    """Tensors by proxy name, and the value that each holds at this point of the region.
+    """Builder of a region's Fusion: the current value of each tensor, by proxy name.
 
-    Names of one tensor (an updated tensor, the result of the update, a renaming) lead to the name
-    that it had first.
+    Further names of a tensor (the result of its update, a renaming) are mapped to its first name.
     """
 
     def __init__(self, inputs: Sequence[Proxy], device: torch.device) -> None:
@@ -138,13 +137,13 @@ class _Region:
         return self._builder.tensor(
             proxy.shape,
             data_type(proxy.dtype),
-            # Thunder neither records strides nor checks them: each call brings its own.
+            # Thunder neither records strides nor guards on them: they may differ in each call.
             contiguity=[None if size == 1 else False for size in proxy.shape],
             is_cpu=proxy.device.type != device.type,
         )
 
     def add(self, prim: BoundSymbol) -> None:
-        """Append one primitive."""
+        """Append one prim."""
         claim = TABLE[prim.sym.id]
         self._builder.origin = origin_of(prim)
         args = [x if k in claim.unread else self._value(x) for k, x in enumerate(prim.args)]
@@ -153,12 +152,12 @@ class _Region:
         values = built if isinstance(built, tuple) else (built,)
         outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
         for out, value in zip(outs, values, strict=True):
-            # Thunder puts None in the place of a result that nobody reads.
+            # Thunder puts None in the place of an unread result.
             if out is not None:
                 self._define(prim, out, value)
 
     def _define(self, prim: BoundSymbol, out: TensorProxy, value: Val) -> None:
-        """One result of a primitive, in the dtype that Thunder expects."""
+        """Define one result of a prim, cast to the dtype that Thunder expects."""
         wanted = data_type(out.dtype)
         if value.dtype is not wanted:
             value = self._builder.cast(value, wanted)
@@ -183,7 +182,7 @@ class _Region:
             case Role.UPDATE:
                 first = self._first[out.name] = self._first_name(prim.args[1])
                 if first not in self._memory:
-                    # It stays where the tensor was made.
+                    # An update keeps the layout of a tensor that the region defines.
                     value = lying_as(self._builder, value, [_tensor(self._values[first])])
                 self._values[first] = value
                 if first in self._memory:
@@ -198,8 +197,8 @@ class _Region:
                 self._made.add(out.name)
 
     def _tensors(self, names: Sequence[str], shown: TensorView) -> list[TensorView]:
-        """The tensors, or none where one is not at hand, or does not broadcast to the sizes of
-        `shown`.
+        """Return the tensors of these names, or [] if one is not in the region or does not
+        broadcast to the sizes of `shown`.
         """
         found = [self._values.get(self._first.get(name, name)) for name in names]
         tensors = [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
@@ -212,7 +211,7 @@ class _Region:
         return value
 
     def _writes_itself(self, prim: BoundSymbol) -> bool:
-        """Whether a tensor is copied onto itself, which torch does not do: it may be expanded."""
+        """True for a copy of a tensor onto itself, which torch skips: it may be expanded."""
         source, target = prim.args[:2]
         return self._first_name(source) == self._first_name(target)
 
@@ -221,7 +220,7 @@ class _Region:
         return self._first.get(name, name)
 
     def _value(self, argument: object) -> object:
-        """An argument, with values in the place of proxies."""
+        """Return an argument with proxies replaced by values."""
         if isinstance(argument, Proxy):
             return self._values[self._first_name(argument)]
         if isinstance(argument, (tuple, list)):
@@ -230,7 +229,7 @@ class _Region:
         return argument
 
     def finish(self, outputs: Sequence[Proxy]) -> Fusion:
-        """The fusion with these results, and with the last update of each input."""
+        """Return the fusion with these outputs, and with the last update of each updated input."""
         returned: dict[str, TensorView] = {}
         for proxy in outputs:
             name = self._first_name(proxy)
@@ -243,8 +242,9 @@ class _Region:
 
 
 def _has_orders(sizes: Sequence[int]) -> bool:
-    """Whether anybody can tell a tensor's dimensions in one order from those in another: whoever
-    steps over several elements, and a convolution, to which steps over single ones tell a format.
+    """True if the dimension order of a tensor is observable: with two or more sizes other than 1,
+    or with three or more dimensions, where a convolution takes the memory format from strides of
+    dimensions of size 1, too.
     """
     return len(sizes) > 2 or sum(size != 1 for size in sizes) > 1
 

@@ -1,1 +1,1 @@
-"""Facts of a Thunder trace, and passes that make them plain: names, aliases, types, origins."""
+"""Trace analyses and trace passes: SSA names, aliases, result types, origins, RNG state."""

@@ -1,8 +1,9 @@
 """Alias analysis of a whole trace: names of one tensor, and tensors that may share memory.
 
-Thunder's traces have values; what torch runs has memory. `update_aliases` gives every tensor of a
-memory a new name before each operation on one of them, which orders reads and updates; updates in
-place give their target one more. Views, and what may be one, lie in the memory of their source.
+Thunder's traces have values; what torch runs has memory. `update_aliases` gives all aliases of a
+memory new names before each operation on one of them, which orders reads and updates; an in-place
+update gives its target another name. Views, and results that may be views, share their source's
+memory.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ _GIVE_NEW_MEMORY = frozenset((*attention.NAMES, *convolution.NAMES))
 
 
 def updates(bsym: BoundSymbol) -> bool:
-    """Whether a symbol, or a part of it, writes into an existing tensor."""
+    """True if a symbol, or a subsymbol, writes to an existing tensor."""
     return any(True for _ in targets(bsym))
 
 
 class Aliases:
-    """Names as tensors, and tensors as memories, each by the first name that it had.
+    """Maps from names to tensors, and from tensors to memories; both are identified by first names.
 
-    updated  memories that an update in place writes
+    updated  memories that an in-place update writes
     """
 
     def __init__(self, trace: TraceCtx, recorded: Recorded) -> None:
         self._tensors: dict[str, str] = {}
         self._memories: dict[str, str] = {}
         self._recorded = recorded
-        # What views and renamings are made of, and results of them that are copies all the same.
+        # Sources of views and renamings; and results of these that torch returns as copies.
         self._sources: dict[str, Proxy] = {}
         self._owners: set[str] = set()
         written: list[str] = []
@@ -45,7 +46,7 @@ class Aliases:
             self._note(bsym)
             written += targets(bsym)
         self.updated = frozenset(map(self.memory, written))
-        # By memory: tensors that the user has when the forward is over.
+        # By memory: tensors that the user holds after the forward (arguments and results).
         self._seen: dict[str, set[str]] = {}
         arguments = (
             out
@@ -58,16 +59,16 @@ class Aliases:
                 self._seen.setdefault(self.memory(proxy.name), set()).add(self.tensor(proxy.name))
 
     def tensor(self, name: str) -> str:
-        """The first name of the same tensor."""
+        """Return the first name of the tensor."""
         return _root(self._tensors, name)
 
     def memory(self, name: str) -> str:
-        """The first tensor in the memory that a tensor may lie in."""
+        """Return the first name of the first tensor in the memory that a tensor may lie in."""
         return _root(self._memories, self.tensor(name))
 
     def is_owner(self, prim: BoundSymbol) -> bool:
-        """Whether a primitive that moves no data ends a call whose result is new memory: Thunder
-        repeats by views, and leaves out what rounds whole numbers.
+        """True if a view or renaming ends a call whose result torch allocates: Thunder decomposes
+        `repeat` into views, and drops the rounding of integers.
         """
         return prim.flat_proxy_outs[0].name in self._owners
 
@@ -75,7 +76,7 @@ class Aliases:
         (new, old), *_ = _shown(prim)
         if TABLE[prim.sym.id].role is Role.UPDATE or not self._recorded.owns(new.name):
             return False
-        # What the call has computed before is new anyway.
+        # A source that the same call has computed is new memory anyway.
         while self._recorded.in_one_call(new.name, old.name):
             if old.name not in self._sources:
                 return False
@@ -83,29 +84,31 @@ class Aliases:
         return True
 
     def matters(self, name: str) -> bool:
-        """Whether anybody can tell a tensor from another one with its elements: because an update
-        writes into its memory, or because the user has several tensors that lie there.
+        """True if aliasing of a tensor is observable: an update writes to its memory, or the user
+        holds several tensors there.
         """
         memory = self.memory(name)
         return memory in self.updated or len(self._seen.get(memory, ())) > 1
 
     def is_updated(self, name: str) -> bool:
-        """Whether an update writes into the memory of a tensor, somewhere in the trace."""
+        """True if an update anywhere in the trace writes to the memory of a tensor."""
         return bool(self.updated) and self.memory(name) in self.updated
 
     def looks_like_view(self, bsym: BoundSymbol) -> bool:
-        """Whether torch gives a view where the parts of a call would copy, to other strides."""
+        """True if torch returns a view where the call's decomposition would copy, with other
+        strides.
+        """
         given = {p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)}
         if not gives_view(bsym):
             return False
         outs = [out for out in bsym.flat_proxy_outs if isinstance(out, TensorProxy)]
-        # A number in a tensor is gathered where nobody can tell.
+        # A 0-dim tensor index may be gathered if aliasing of the result is not observable.
         if len(given) > 1 and not any(self.matters(out.name) for out in outs):
             return False
         return any(not self._is_window(bsym, out) for out in outs)
 
     def _is_window(self, bsym: BoundSymbol, out: Proxy) -> bool:
-        """Whether a call gives a result by views alone."""
+        """True if the call's decomposition computes the result `out` by views alone."""
         sources = {new.name: old.name for prim in flatten(bsym) for new, old in _shown(prim)}
         given = {p.name for p in bsym.flat_proxy_args}
         name = out.name
@@ -128,7 +131,7 @@ class Aliases:
             self._note(part)
         if claim is None and (gives_view(bsym) or _is_unknown(bsym)):
             sources = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
-            # Thunder's views look at their first argument; nobody knows about others.
+            # Thunder's views alias their first argument; an unknown call may alias any.
             for old in sources[:1] if gives_view(bsym) else sources:
                 for new in bsym.flat_proxy_outs:
                     if isinstance(new, TensorProxy):
@@ -138,7 +141,7 @@ class Aliases:
         if table is self._memories:
             new, old = self.memory(new), self.memory(old)
         else:
-            # Two tensors that turn out to be one share their memory, too.
+            # Two names of one tensor share its memory, too.
             self._join(self._memories, new, old)
             new, old = self.tensor(new), self.tensor(old)
         if new != old:
@@ -152,7 +155,7 @@ def _root(table: dict[str, str], name: str) -> str:
 
 
 def _shown(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
-    """Results of a claimed primitive, and the arguments whose memory they lie in."""
+    """Yield pairs of a claimed prim's result and the argument that it aliases."""
     match TABLE[prim.sym.id].role:
         case Role.VIEW:
             yield prim.flat_proxy_outs[0], prim.flat_proxy_args[0]
@@ -163,7 +166,7 @@ def _shown(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
 
 
 def targets(bsym: BoundSymbol) -> Iterator[str]:
-    """Names of what a symbol, or a part of it, updates."""
+    """Yield names of the tensors that a symbol, or a subsymbol, updates in place."""
     claim = TABLE.get(bsym.sym.id)
     if claim is not None and claim.role is Role.UPDATE:
         yield bsym.args[1].name
@@ -174,8 +177,8 @@ def targets(bsym: BoundSymbol) -> Iterator[str]:
 
 
 def _is_unknown(bsym: BoundSymbol) -> bool:
-    """Whether nobody here knows what a symbol does to memory: no primitive, and without parts.
-    What attention and convolutions give is new.
+    """True if the aliasing of a symbol's results is unknown: it is no prim, and has no subsymbols.
+    Results of attention and convolutions are new memory.
     """
     is_known = isinstance(bsym.sym.id, PrimIDs) or bsym.sym.name in _GIVE_NEW_MEMORY
     return not bsym.subsymbols and not is_known

@@ -1,7 +1,7 @@
-"""Verifier of a trace that a pass has made: values that are read before anything gives them.
+"""Verifier of traces that a pass has made: uses before definitions, and double definitions.
 
-Thunder runs a trace as it is, and splits it into forward and backward by names. A mistake of a pass
-would come out as a NameError of generated code, or as a forward that waits for its own gradient.
+Thunder runs a trace as it is, and splits it into forward and backward by names. An error of a pass
+would show as a NameError in generated code, or as a forward that depends on its own gradient.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from thunder.core.trace import TraceCtx
 
 
 def fault(made: TraceCtx, source: TraceCtx, forward: frozenset[str] | None) -> str:
-    """What is wrong with `made` and right in `source`, from which it comes, or "".
+    """Return the first fault of `made` that its source trace `source` does not have, or "".
 
-    forward  names of what the forward returns, in a trace that is to be split
+    forward  names of the forward's results, for a joint trace that is to be split; else None
     """
     if name := _new(_unmade, made, source):
         return f"{name} is read before anything gives it"
@@ -31,7 +31,7 @@ def fault(made: TraceCtx, source: TraceCtx, forward: frozenset[str] | None) -> s
 def _new(
     faults: Callable[[Sequence[BoundSymbol]], list[str]], made: TraceCtx, source: TraceCtx
 ) -> str:
-    """The first of the names that are at fault in one trace and not in another, or ""."""
+    """Return the first name at fault in `made` and not in `source`, or ""."""
     if not (found := faults(made.bound_symbols)):
         return ""
     known = set(faults(source.bound_symbols))
@@ -39,7 +39,7 @@ def _new(
 
 
 def _unmade(symbols: Sequence[BoundSymbol]) -> list[str]:
-    """What is read before any symbol has given it: arguments, and mistakes."""
+    """Return names that are read before they are defined: arguments, and faults."""
     made: set[str] = set()
     found = []
     for bsym in symbols:
@@ -59,7 +59,7 @@ def _made_twice(symbols: Sequence[BoundSymbol]) -> list[str]:
 
 
 def _waiting(symbols: Sequence[BoundSymbol], forward: frozenset[str]) -> list[str]:
-    """What the forward needs and cannot have, because it comes of a gradient."""
+    """Return names that the forward's results depend on and that depend on a gradient."""
     late: set[str] = set()
     for bsym in symbols:
         if bsym.sym.id is PrimIDs.GET_GRAD or any(p.name in late for p in bsym.flat_proxy_args):

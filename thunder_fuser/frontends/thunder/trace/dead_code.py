@@ -1,7 +1,7 @@
-"""Dead code elimination of a trace: what nobody reads, and what has no effect, goes.
+"""Dead code elimination of a trace: symbols without readers and without side effects are removed.
 
-Thunder has such a pass, and runs it on what ours makes. It also gathers the tags of all parts of a
-symbol again for each of them, which takes as long as the square of a fusion's length.
+Thunder's own pass runs on the result of the fusion pass, too. But for each symbol it collects tags
+of all subsymbols again, which takes time quadratic in the length of a fusion.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from thunder_fuser.frontends.thunder.remembered import look_through
 
 
 def live(symbols: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """The symbols that the last one needs, or that must run whoever reads their results.
+    """Return the symbols that the last one depends on, and those with side effects.
 
-    Of several that give one name the first gives it; the others pass it on.
+    If several symbols return a name, the first defines it; the others pass it through.
     """
     look_through(symbols, in_parts=False)
     made: set[str] = set()
@@ -35,6 +35,6 @@ def live(symbols: Sequence[BoundSymbol]) -> list[BoundSymbol]:
 
 
 def _must_run(bsym: BoundSymbol) -> bool:
-    """Whether a symbol, or a part of it, says so."""
+    """True if a symbol, or a subsymbol, is tagged DONT_DCE."""
     is_tagged = OpTags.DONT_DCE in (bsym.sym.tags or ()) or OpTags.DONT_DCE in bsym.tags
     return is_tagged or any(map(_must_run, bsym.subsymbols))

@@ -1,8 +1,8 @@
-"""Primitives of a trace whose operands they do not take, or do not give what the trace says.
+"""Check for ill-typed prims: operands that a prim rejects, or results of other shapes than stated.
 
-Thunder's gradients forget a sum where a number took part in an operation on the CPU: what is said
-to be a number is a tensor, and is expanded as if it were one. Torch does not read what a trace
-says and goes on; a fusion cannot be built from it, which is no fault of the fusion's.
+Thunder's gradients omit a sum where a 0-dim CPU tensor took part in an operation: a gradient that
+should be 0-dim is a larger tensor, and is expanded as if it were 0-dim. Torch ignores stated shapes
+and continues; a fusion cannot be built from them, which is no error of the fusion's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thunder.core.trace import TraceCtx, tracectx
 
 
 def ill_typed(prims: Iterable[BoundSymbol]) -> str:
-    """What a trace says wrongly of the first such primitive, by Thunder's own rule, or ""."""
+    """Describe the first ill-typed prim by Thunder's own meta function; "" if there is none."""
     for prim in prims:
         said = f"the trace that Thunder made says {prim.sym.name} of {_described(prim)}"
         try:

@@ -1,7 +1,7 @@
-"""Result types of a symbol as torch gives them: its function, called on meta tensors.
+"""Result types of a symbol in torch, found by a call of its function on meta tensors.
 
-Thunder promotes by rules of its own, which differ from torch's for bools, for integers and for
-tensors without dimensions. What a program computes with is what torch gives.
+Thunder's type promotion differs from torch's for bools, for integers and for 0-dim tensors. The
+types at run time are torch's.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from thunder_fuser.frontends.thunder.claims.operands import is_static
 
 
 class Type(NamedTuple):
-    """What promotion and kernels need to know of a tensor."""
+    """Dtype and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
 def stated(proxy: TensorProxy) -> Type:
-    """The type that Thunder states."""
+    """Return the type that Thunder states."""
     return Type(thunder_dtypes.to_torch_dtype(proxy.dtype), tuple(proxy.shape))
 
 
 def is_plain(proxy: object) -> TypeGuard[TensorProxy]:
-    """Whether the proxy is a tensor whose type is all that its function can ask of it."""
+    """True for a plain TensorProxy of static shape, which a meta tensor can stand for."""
     return type(proxy) is TensorProxy and is_static(proxy.shape)  # type: ignore[attr-defined]
 
 
 def types_in_torch(bsym: BoundSymbol) -> list[Type] | None:
-    """One type for each tensor that the symbol gives, or None where torch cannot be asked."""
+    """Return the types of a symbol's results in torch, or None if it cannot run on meta tensors."""
     outs = bsym.flat_proxy_outs
     if not outs or not all(map(is_plain, outs)):
         return None
@@ -54,14 +54,14 @@ def types_in_torch(bsym: BoundSymbol) -> list[Type] | None:
             warnings.simplefilter("ignore")
             args, kwargs = tree_map(_on_meta, (bsym.args, bsym.kwargs))
             given = tree_leaves(function(*args, **kwargs))
-    except Exception:  # the data decide, or torch takes other arguments: Thunder is right then
+    except Exception:  # data dependent, or other arguments in torch: keep Thunder's types
         return None
     found = [Type(t.dtype, tuple(t.shape)) for t in given if isinstance(t, torch.Tensor)]
     return found if len(found) == len(outs) else None
 
 
 def _function(bsym: BoundSymbol) -> Callable[..., Any] | None:
-    """What runs if the symbol stays with torch, as far as it is one function."""
+    """Return the torch function that runs if the symbol stays with torch; None if it is not one."""
     symbol = bsym.sym
     if symbol.executor is None:
         found = torch_executor.implmap.get(symbol.id)
@@ -79,7 +79,7 @@ def _function(bsym: BoundSymbol) -> Callable[..., Any] | None:
 
 
 def _by_path(path: str) -> Callable[..., Any] | None:
-    """What a symbol of that id stands for, such as "torch.nn.functional.elu"."""
+    """Return the torch function of a symbol id such as "torch.nn.functional.elu", or None."""
     found: Any = torch
     head, *names = path.split(".")
     for name in names:
@@ -88,7 +88,7 @@ def _by_path(path: str) -> Callable[..., Any] | None:
 
 
 def _on_meta(argument: object) -> object:
-    """A symbol's argument as torch takes it: a tensor without memory, a number, a dtype."""
+    """Convert a symbol's argument to torch: a meta tensor, a number, a dtype, the meta device."""
     if isinstance(argument, TensorProxy):
         dtype, shape = stated(argument)
         return torch.empty(shape, dtype=dtype, device="meta")

@@ -1,9 +1,9 @@
-"""Where a trace's symbols come from: the user's line, and the symbols before executors took them.
+"""Origins of a trace's symbols: the user's source line, and the symbols before executors' claims.
 
-Thunder notes the source line of what the user calls, not of the parts that it takes a call into,
-and forgets it when it differentiates; an executor that claims a symbol renames its results.  But
-what we fuse keeps its names, so the traces that were recorded before can be asked by name.
-Backward values are the exception: they have no line.
+Thunder records the source line of calls of the user, not of their subsymbols, and drops it in
+autodiff; an executor that claims a symbol renames its results.  But values that are fused keep
+their names, so earlier traces can be looked up by name.  Backward values are the exception: they
+have no line.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, 
 from thunder_fuser.ir.fusion import Origin
 
 _COPY = "bw_"
-"""How Thunder names what the backward computes again, after what the forward has computed."""
+"""Prefix of names that Thunder gives to forward values recomputed in the backward."""
 
 
 class Line(NamedTuple):
-    """A source line as Thunder writes it down."""
+    """A source line as Thunder records it."""
 
     filename: str | None
     positions: Any
 
 
 class Recorded:
-    """What earlier traces of the function that is being compiled say, by name of a value.
+    """Facts from earlier traces of the function that is being compiled, by name of a value.
 
-    symbols  of the last trace before executors made their claims
+    symbols  bound symbols of the last trace before executors made their claims
     """
 
     def __init__(self, trace: TraceCtx, originals: Mapping[str, str]) -> None:
-        """`trace` stands in for earlier ones where there are none; `originals` are the names by
-        which they know values that were renamed since.
+        """`trace` replaces earlier traces if there are none; `originals` maps names of values that
+        were renamed since to their names in earlier traces.
         """
         _, stats = _compile_data.get()
         traces = (stats.last_traces if stats is not None else None) or [trace]
@@ -52,8 +52,8 @@ class Recorded:
         for recorded in (traces[0], traces[-1]):
             look_through(recorded.bound_symbols)
         self._originals = originals
-        # Of whatever gives a value, whether as a whole or in one of its parts. What is computed
-        # again in the backward may have the names of the forward's parts.
+        # Positions of the symbols that define a value, themselves or in a subsymbol. Recomputed
+        # symbols of the backward may have the names of the forward's subsymbols.
         self._positions: dict[tuple[str, bool], int] = {}
         for k, bsym in enumerate(self.symbols):
             for name in _given(bsym):
@@ -71,20 +71,20 @@ class Recorded:
                 for name in _given(bsym):
                     self._lines.setdefault(name, line)
         self.saved_results: frozenset[str] = frozenset()
-        """Results of the forward that torch's autograd would save, too."""
+        """Names of results of the forward that torch's autograd would save, too."""
         self._same: dict[str, str] = {}
         if any(name not in self._calls for bsym in self.symbols for name in _given(bsym)):
             self._same = _same_values(traces[0], traces[-1])
             self._note_new_names(traces[0], traces[-1])
-        # Not of every trace that is renamed: gradients may be of nothing but arguments.
+        # Also if no value was renamed: gradients may be of nothing but arguments.
         if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
             saved = _saved_by_torch(traces[0])
             pairs = zip(results(traces[0]), results(traces[-1]), strict=False)
             self.saved_results = frozenset(new.name for old, new in pairs if old.name in saved)
 
     def _note_new_names(self, first: TraceCtx, joint: TraceCtx) -> None:
-        """A call that is differentiated by a rule of its own is recorded anew. The parts of others
-        have new names, too; but results come in the same order.
+        """Note calls that a grad transform recorded anew. Other differentiated calls have renamed
+        subsymbols, too; their results are matched by position in the trace's results.
         """
         recorded = set(self._calls)
         for bsym in joint.bound_symbols:
@@ -113,7 +113,7 @@ class Recorded:
             self._leaders.update(dict.fromkeys(results, LiesAs(read)))
 
     def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
-        """Places in `symbols` of what gives the results of these symbols."""
+        """Yield positions in `symbols` of the definitions of these symbols' results."""
         for bsym in bsyms:
             for out in bsym.flat_proxy_outs:
                 key = self._originals.get(out.name, out.name), is_backward(bsym)
@@ -121,8 +121,8 @@ class Recorded:
                     yield self._positions[key]
 
     def first_name(self, name: str) -> str:
-        """What the forward calls a value, where the backward computes it again, and the user's
-        calls, where differentiating them gave it another name.
+        """Return the original name of a value: that in the forward for a value recomputed in the
+        backward, and that in the user's calls for a value renamed by autodiff.
         """
         name = self._originals.get(name, name)
         if name not in self._calls:
@@ -130,37 +130,37 @@ class Recorded:
         return name if name in self._calls else self._same.get(name, name)
 
     def in_one_call(self, *names: str) -> bool:
-        """Whether one call of the user's gives, or consists of, all of these values."""
+        """True if one call of the user's defines all of these values, itself or in subsymbols."""
         calls = {self._calls.get(self.first_name(name)) for name in names}
         return len(calls) == 1 and None not in calls
 
     def owns(self, name: str) -> bool:
-        """Whether a value is the result of a call of the user's that gives new memory."""
+        """True if a value is the result of a call of the user's that returns new memory."""
         return self.first_name(name) in self._new
 
     def is_row_major(self, name: str) -> bool:
-        """Whether a value is the result of a call that is row-major, whatever its arguments are."""
+        """True if a value is the result of a call that is row-major for any operand strides."""
         return self.first_name(name) in self._row_major
 
     def keeps_channels_last(self, name: str) -> bool:
-        """Whether a value is the result of a call that keeps this order, and no other."""
+        """True if a value is the result of a call that keeps channels last, else is row-major."""
         return self.first_name(name) in self._channels_last
 
     def leaders(self, name: str) -> LiesAs | None:
-        """The operands of the call that gives a value, where torch's kernel lays its result out by
-        them and its parts would not.
+        """Return the operands of the call that defines a value if torch's kernel lays its result
+        out by them and the call's decomposition would not; else None.
         """
         return self._leaders.get(self.first_name(name))
 
     def line_of(self, bsym: BoundSymbol) -> Line:
-        """The user's line, as far as it is known."""
+        """Return the user's source line; `Line(None, None)` if it is unknown."""
         if bsym.source_filename is not None:
             return Line(bsym.source_filename, bsym.source_positions)
         names = (self.first_name(out.name) for out in bsym.flat_proxy_outs)
         return next((self._lines[n] for n in names if n in self._lines), Line(None, None))
 
     def located(self, prim: BoundSymbol, whole: BoundSymbol) -> BoundSymbol:
-        """A part of a symbol that carries the line and the tags of the whole."""
+        """Return a subsymbol with the source line and the tags of the whole symbol."""
         line = self.line_of(whole)
         if line.filename is None:
             line = self.line_of(prim)
@@ -173,8 +173,8 @@ class Recorded:
 
 
 def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
-    """Names of `joint` -> those of the same values in `first`, by value numbering: the same
-    primitives of the same operands, each in turn.
+    """Map names in `joint` to those of the same values in `first` by value numbering: equal prims
+    on equal operands, matched in order of occurrence.
     """
     same: dict[str, str] = {}
 
@@ -197,7 +197,7 @@ def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
 
 
 def _leaves(symbols: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """The symbols that have no parts, in order."""
+    """Yield the symbols without subsymbols, in order."""
     for bsym in symbols:
         if bsym.subsymbols:
             yield from _leaves(bsym.subsymbols)
@@ -213,14 +213,14 @@ def is_backward(bsym: BoundSymbol) -> bool:
 _GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_returning_views", ()))
 _MAY_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_that_may_return_views", ()))
 _MAY_GIVE_ARGUMENT = frozenset({"torch.Tensor.type", "torch.Tensor.type_as", "torch.conj"})
-"""Further calls that return a tensor as it is where they have nothing to do."""
+"""Further calls that return their argument itself if it needs no conversion."""
 
 
 def gives_view(bsym: BoundSymbol) -> bool:
-    """Whether torch's call gives views of its first argument, as Thunder knows, too.
+    """True if the torch call returns views of its first argument, by Thunder's own list.
 
-    Indexing by a tensor copies, whatever indexing by numbers and slices does; but a tensor without
-    dimensions is a number there.
+    Indexing by a tensor copies, unlike indexing by numbers and slices; but a 0-dim tensor counts as
+    a number there.
     """
     if bsym.sym.id == "torch.Tensor.__getitem__":
         indices = bsym.flat_proxy_args[1:]
@@ -229,7 +229,7 @@ def gives_view(bsym: BoundSymbol) -> bool:
 
 
 def _gives_new_memory(bsym: BoundSymbol) -> bool:
-    """Whether torch's call gives memory of its own, whatever Thunder makes of it."""
+    """True if the torch call returns new memory, whatever its decomposition does."""
     return (
         bool(bsym.subsymbols)
         and not gives_view(bsym)
@@ -255,11 +255,11 @@ _ROW_MAJOR_UNLESS_CHANNELS = frozenset(
     norms.BATCH_NORM.id,
     *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
 }
-"""These keep channels last, which only tensors of four and five dimensions have."""
+"""Calls that keep channels last, which only 4- and 5-dimensional tensors have; else row-major."""
 
 
 def _raises_number(bsym: BoundSymbol) -> bool:
-    """Whether it is `torch.pow(2, x)`, for which torch allocates by sizes alone."""
+    """True for `torch.pow` of a number and a tensor, whose result torch allocates row-major."""
     return bsym.sym.id == "torch.pow" and not isinstance(bsym.args[0], TensorProxy)
 
 
@@ -267,13 +267,13 @@ _IN_ANOTHER_ORDER = frozenset(
     f"torch.{name}"
     for name in ("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp")
 )
-"""Pointwise calls of which Thunder's parts do not begin with the first operand as it is."""
+"""Pointwise calls whose decomposition in Thunder does not start from the first operand itself."""
 
 LIKE = frozenset(
     f"torch.{name}"
     for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
 )
-"""Calls that make, or may make, a tensor of one number which lies as their operand does."""
+"""Calls that fill, or may fill, a tensor with one number in the layout of their operand."""
 
 
 _SAVES_NOTHING = frozenset(
@@ -290,8 +290,8 @@ _SAVES_TENSORS_FOR_EACH_OTHER = frozenset(f"torch.{name}" for name in ("mul", "t
 
 
 def _saved_by_torch(trace: TraceCtx) -> set[str]:
-    """Names of what autograd would save in eager code: operands and results of calls whose
-    gradients may read them, and what these are views of.
+    """Return names of values that autograd would save in eager code: operands and results of calls
+    whose gradients may read them, and the bases of saved views.
     """
     saved: set[str] = set()
     for bsym in reversed(trace.bound_symbols[:-1]):
@@ -308,13 +308,13 @@ def _saved_by_torch(trace: TraceCtx) -> set[str]:
 
 
 def _names_memory(bsym: BoundSymbol) -> bool:
-    """Whether a symbol, or a part of it, updates a tensor, or gives names to what was updated."""
+    """True if a symbol, or a subsymbol, is an in-place update or `update_aliases`."""
     is_one = bsym.sym.id in (PrimIDs.UPDATE_ALIASES, PrimIDs.COPY_)
     return is_one or any(map(_names_memory, bsym.subsymbols))
 
 
 def results(trace: TraceCtx) -> list[Proxy]:
-    """What the user gets of the forward."""
+    """Return the results of the forward that the user gets."""
     returned = trace.bound_symbols[-1].args
     if returned and isinstance(returned[0], dict):
         returned = returned[0].get("fw_flat_out", returned[0].get("output", ()))
@@ -323,7 +323,7 @@ def results(trace: TraceCtx) -> list[Proxy]:
 
 
 def _given(bsym: BoundSymbol) -> Iterator[str]:
-    """Names of what a symbol and its parts give."""
+    """Yield names of the results of a symbol and of its subsymbols."""
     for out in bsym.flat_proxy_outs:
         yield out.name
     for part in bsym.subsymbols:
@@ -331,7 +331,7 @@ def _given(bsym: BoundSymbol) -> Iterator[str]:
 
 
 def origin_of(bsym: BoundSymbol) -> Origin:
-    """The symbol, the line that it carries, and the name of its (first) result."""
+    """Return the symbol's name, its source line, and the name of its (first) result."""
     number = getattr(bsym.source_positions, "lineno", None)
     names = [p.name for p in bsym.flat_proxy_outs]
     return Origin(bsym.sym.name, bsym.source_filename or "", number or 0, names[0] if names else "")

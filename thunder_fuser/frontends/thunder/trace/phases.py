@@ -1,8 +1,8 @@
-"""What only gradients need, behind the first of them in a joint trace.
+"""Trace pass that moves symbols which only the backward needs behind the first GET_GRAD.
 
-A rule for a gradient may compute something before it asks for the gradient: where a relu is 0.
-Thunder's split leaves that to the backward, and so regions are formed as if it were there already;
-in front of the gradient it would be a kernel of its own, and go through memory.
+A grad transform may compute something before it gets the gradient, such as where a relu is 0.
+Thunder's split moves it to the backward, and so regions are formed as if it were there already;
+before the gradient it would be a kernel of its own, with a result that goes through memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EFFECTS = frozenset({OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.RANDOM_OP})
 
 
 def in_phases(trace: TraceCtx) -> TraceCtx:
-    """The same trace, or one in which such symbols follow the first gradients."""
+    """Return the trace with such symbols behind the first GET_GRADs; the same object if none."""
     symbols = trace.bound_symbols
     gradients = [b.sym.id is PrimIDs.GET_GRAD for b in symbols]
     if True not in gradients:
@@ -31,7 +31,7 @@ def in_phases(trace: TraceCtx) -> TraceCtx:
     for k in reversed(range(start)):
         bsym = symbols[k]
         if updates(bsym):
-            # What is read before is something else behind.
+            # Reads cannot move behind an update.
             kept += reversed(symbols[: k + 1])
             break
         if _may_wait(bsym) and needed.isdisjoint(p.name for p in bsym.flat_proxy_outs):
@@ -47,14 +47,14 @@ def in_phases(trace: TraceCtx) -> TraceCtx:
 
 
 def has_gradients(trace: TraceCtx) -> bool:
-    """Whether something in a joint trace reads what comes to its backward. Thunder drops the
-    arguments of a backward that reads none of them, and fails when it is called.
+    """True if a joint trace reads an incoming gradient. Thunder drops the arguments of a backward
+    that reads none of them, and fails when it is called.
     """
     return any(b.sym.id is PrimIDs.GET_GRAD for b in trace.bound_symbols)
 
 
 def _may_wait(bsym: BoundSymbol) -> bool:
-    """Whether only gradients need a symbol, which does nothing but compute."""
+    """True for a symbol of the backward with results and without side effects."""
     return is_backward(bsym) and bool(bsym.flat_proxy_outs) and _is_pure(bsym)
 
 

@@ -1,10 +1,10 @@
-"""Retyping of a trace: proxies get the dtypes and shapes that torch gives.
+"""Retyping of a trace: proxies get the dtypes and shapes of torch's results.
 
-Thunder takes a call into primitives by the types that it states. Where torch gives a call another
-type, the parts compute another thing, and so do those of whatever reads the result: such calls are
-taken apart again, from operands that have torch's types. Promotion is torch's then: where Thunder's
-own still differs, the operands are converted to what torch computes in. What cannot be taken apart
-so stays with torch, whole, and whoever reads it is told its true type.
+Thunder decomposes a call by the types that it states. If torch returns another type, the
+decomposition computes something else, and so do those of the result's consumers: such calls are
+decomposed again on operands with torch's types, with torch's promotion: where Thunder's still
+differs, operands are converted to the dtype that torch computes in. A call that cannot be
+decomposed so stays with torch as a whole, and its consumers see its true type.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ IsFusible = Callable[[BoundSymbol], bool]
 
 @dataclass(frozen=True, slots=True)
 class Retyped:
-    """The trace, and why symbols of it are left to torch although their claims hold, by `id`."""
+    """The retyped trace.
+
+    left  refusals of symbols that are claimed but left to torch, by `id`
+    """
 
     trace: TraceCtx
     left: Mapping[int, Refusal]
 
 
 def retype(trace: TraceCtx, is_fusible: IsFusible) -> Retyped:
-    """The trace with torch's types; the same object where Thunder's are right."""
+    """Return the trace with torch's types; the same object if Thunder's are right."""
     work = _Retyping(from_trace(trace), is_fusible)
     for bsym in trace.bound_symbols:
         work.add(bsym)
@@ -57,7 +60,10 @@ def retype(trace: TraceCtx, is_fusible: IsFusible) -> Retyped:
 
 @dataclass
 class _Retyping:
-    """True proxies by the name of what Thunder states wrongly, and the symbols so far."""
+    """The retyped trace so far.
+
+    true  proxies with torch's types, by the wrongly typed ones
+    """
 
     trace: TraceCtx
     is_fusible: IsFusible
@@ -65,9 +71,9 @@ class _Retyping:
     left: dict[int, Refusal] = field(default_factory=dict)
 
     def add(self, bsym: BoundSymbol) -> None:
-        """The symbol, on operands that have their true types."""
+        """Append a symbol, on operands with their true types."""
         is_changed = any(variableify(p) in self.true for p in bsym.flat_proxy_args)
-        # What parts read and a whole does not, they made themselves.
+        # Only the symbol's own operands matter: subsymbols define the others that they read.
         read = bsym.from_bsym_swap_proxies(self.true) if is_changed else bsym
         if bsym.sym.id is PrimIDs.RETURN or (not is_changed and _is_certain(bsym)):
             self.trace.bound_symbols.append(read)
@@ -86,7 +92,7 @@ class _Retyping:
     def _taken_apart_again(
         self, bsym: BoundSymbol, types: Sequence[Type] | None
     ) -> list[BoundSymbol] | None:
-        """Symbols that compute the same in parts, with results of these types."""
+        """Return fusible symbols of a new decomposition with results of these types, or None."""
         call = _call_before_claims(bsym)
         for args, kwargs in _operands(call, types):
             made: list[BoundSymbol] = []
@@ -111,7 +117,7 @@ class _Retyping:
     def _renamed(
         self, made: Sequence[BoundSymbol], given: Sequence[TensorProxy], bsym: BoundSymbol
     ) -> list[BoundSymbol]:
-        """What was made, with the names, the line and the tags of what it stands for."""
+        """Return the new symbols with the result names, source line and tags of `bsym`."""
         names = {}
         for new, old in zip(given, bsym.flat_proxy_outs, strict=True):
             names[variableify(new)] = self._state(old, stated(new))
@@ -142,7 +148,9 @@ class _Retyping:
         return bsym
 
     def _state(self, old: TensorProxy, found: Type) -> TensorProxy:
-        """The proxy by the old one's name that has the true type, and no weak dtype."""
+        """Return a proxy of the same name with the true type and a strong dtype; note it in `true`
+        if it differs.
+        """
         true = _typed(old, found)
         if stated(old) != found or old.true_dtype != true.true_dtype:
             self.true[variableify(old)] = true
@@ -150,12 +158,12 @@ class _Retyping:
 
 
 _VIEWS = frozenset({"diagonal"})
-"""Views of which Thunder states a wrong shape where nothing is left."""
+"""Views whose stated shape is wrong in Thunder if the result is empty."""
 
 
 def _is_certain(bsym: BoundSymbol) -> bool:
-    """Whether operands and results share one floating dtype, which every rule gives, and no other
-    executor's view may have another shape than Thunder states.
+    """True if stated types are right without a check: operands and results share one floating
+    dtype, which all promotion rules keep, and it is not one of `_VIEWS` of another executor.
     """
     if bsym.sym.executor is not None and bsym.sym.name in _VIEWS:
         return False
@@ -165,8 +173,8 @@ def _is_certain(bsym: BoundSymbol) -> bool:
 
 
 def _types(bsym: BoundSymbol) -> list[Type] | None:
-    """What the symbol really gives: torch's dtypes; shapes of primitives that read tensors are
-    Thunder's, by its own rule.
+    """Return the true types of a symbol's results: torch's dtypes; for prims that read tensors,
+    shapes by Thunder's meta function.
     """
     by_rule, by_torch = _types_by_meta(bsym), types_in_torch(bsym)
     if by_torch is None:
@@ -177,7 +185,9 @@ def _types(bsym: BoundSymbol) -> list[Type] | None:
 
 
 def _types_by_meta(bsym: BoundSymbol) -> list[Type] | None:
-    """The types that a primitive gives by Thunder's own rule, which a gradient's may not follow."""
+    """Return a claimed prim's result types by Thunder's meta function, which stated types in
+    gradients may contradict; None if it rejects the operands.
+    """
     if not (bsym.sym.is_prim and bsym.sym.id in TABLE):
         return None
     args, kwargs = tree_map(_strong, (bsym.args, bsym.kwargs))
@@ -190,7 +200,9 @@ def _types_by_meta(bsym: BoundSymbol) -> list[Type] | None:
 
 
 def _call_before_claims(bsym: BoundSymbol) -> BoundSymbol:
-    """The user's call, where another executor has claimed it, perhaps only for Thunder's types."""
+    """Return the user's call behind another executor's claim, which may exist only because of
+    Thunder's types.
+    """
     if bsym.sym.executor is None or len(bsym.subsymbols) != 1:
         return bsym
     (call,) = bsym.subsymbols
@@ -211,7 +223,7 @@ class _Converted:
 def _operands(
     call: BoundSymbol, types: Sequence[Type] | None
 ) -> Iterator[tuple[Sequence[Any], dict[str, Any]]]:
-    """A call's arguments with their own types, then in the dtype of its one result."""
+    """Yield a call's arguments with their own types, then converted to its one result's dtype."""
     args, kwargs = tree_map(_strong, (call.args, call.kwargs))
     yield args, kwargs
     if types is None or len(types) != 1 or types[0].dtype is torch.bool:
@@ -230,7 +242,7 @@ def _operands(
 
 
 def _strong(argument: object) -> object:
-    """torch has no weak dtypes but those of numbers."""
+    """Return a tensor argument with a strong dtype: in torch only numbers have weak dtypes."""
     if not is_plain(argument):
         return argument
     assert isinstance(argument, TensorProxy)

@@ -1,9 +1,9 @@
-"""Random state made explicit: one draw from torch's generator a call, and stateless primitives.
+"""Explicit RNG state: one draw from torch's generator per call of a trace, and stateless prims.
 
-Thunder's own `replace_uniform` reads the generator once for each random tensor, which splits what
-lies around it, and does not know CPUs. Here a trace draws once for each device, in front of the
+Thunder's own `replace_uniform` reads the generator once for each random tensor, which splits the
+region around it, and does not support CPUs. Here a trace draws once for each device, before the
 first fusion that needs it: a seed, and an offset for each random tensor. Both are numbers, so that
-a backward which draws the same tensor again saves these.
+a backward which draws the same tensor again saves these instead of the tensor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _normal_philox = Symbol(NORMAL_PHILOX, id=NORMAL_PHILOX, is_prim=True)
 
 
 def register(executor: FusionExecutor) -> Symbol:
-    """The symbol that draws: (device, count) -> (seed, offset, ..) with `count` offsets."""
+    """Register and return the draw operator: (device, count) -> (seed, offset, ..), with `count`
+    offsets.
+    """
 
     def meta(device: Device, count: int) -> tuple[NumberProxy, ...]:
         return tuple(numberproxy(int, None) for _ in range(1 + count))
@@ -46,7 +48,7 @@ def _draw(device: Any, count: int) -> tuple[Seed, ...]:
 
 
 class RngStates:
-    """The seeds and offsets of one trace, in the making."""
+    """Collects the seeds and offsets of one trace."""
 
     def __init__(self, trace: TraceCtx, recorded: Recorded, symbol: Symbol) -> None:
         self._trace = trace
@@ -57,10 +59,10 @@ class RngStates:
         self._states: dict[str, tuple[NumberProxy, NumberProxy]] = {}
 
     def stateless(self, prim: BoundSymbol) -> BoundSymbol:
-        """The primitive itself, or, if it advances the generator, what draws by index instead.
+        """Return the prim, or its Philox form with seed and offset if it advances the generator.
 
-        A backward that computes a part of the forward again (`torch.utils.checkpoint`) gets the
-        numbers of the forward; drawn anew, they would be another function's gradient.
+        A backward that recomputes a part of the forward (`torch.utils.checkpoint`) gets the random
+        numbers of the forward; new ones would give the gradient of another function.
         """
         match prim.sym.id:
             case PrimIDs.UNIFORM:
@@ -90,8 +92,8 @@ class RngStates:
         return state
 
     def drawn(self, symbols: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-        """A trace's symbols with one draw a device in front of the first that reads it; offsets
-        that none reads are not drawn.
+        """Yield a trace's symbols with one draw per device before its first reader; offsets without
+        a reader are not drawn.
         """
         read = {p.name for bsym in symbols for p in bsym.flat_proxy_args}
         left = dict(self._seeds)

@@ -1,9 +1,9 @@
-"""Static single assignment for a trace: one name for each definition, inside symbols too.
+"""Static single assignment for a trace: a unique name for each definition, in subsymbols too.
 
-What Thunder computes again in the backward (`torch.utils.checkpoint`) is a copy of a symbol of the
-forward under a new name, but the parts of the copy keep the names of the forward's parts. Regions
-consist of parts, so before anything is decided by name, every later definition of a name gets one
-of its own, for the symbol that it is a part of, and, if that symbol gives it, for all that follow.
+A symbol that Thunder recomputes in the backward (`torch.utils.checkpoint`) is a copy of the
+forward's with renamed results, but its subsymbols keep the names of the forward's. Regions consist
+of subsymbols, so before names identify values, every later definition of a name is renamed: inside
+its symbol, and, if the symbol returns it, in all later symbols.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 
 def single_assignment(trace: TraceCtx) -> tuple[TraceCtx, Mapping[str, str]]:
-    """The trace itself, if it gives each name once, or else a renamed copy; and, of the new names,
-    what they were.
+    """Return the trace itself if it defines each name once, else a renamed copy; and the map from
+    new names to original ones.
     """
     names = _Names(trace)
     symbols = [names.renamed(bsym) for bsym in trace.bound_symbols]
@@ -29,22 +29,22 @@ def single_assignment(trace: TraceCtx) -> tuple[TraceCtx, Mapping[str, str]]:
 
 
 class _Names:
-    """The definitions of a trace up to some symbol.
+    """Names that are defined so far in a trace.
 
-    originals  new names, and what they were
+    originals  map from new names to original ones
     """
 
     def __init__(self, trace: TraceCtx) -> None:
         self.originals: dict[str, str] = {}
         self._trace = trace
-        # What whole symbols give keeps its name before what their parts give: others read it.
+        # Results of whole symbols keep their names, in preference to those of subsymbols.
         self._of_symbols = {p.name for bsym in trace.bound_symbols for p in _results(bsym)}
         self._defined: set[str] = set()
-        # What later symbols read instead of a name.
+        # Replacements of names in later symbols.
         self._now: dict[Variable, Proxy] = {}
 
     def renamed(self, bsym: BoundSymbol) -> BoundSymbol:
-        """The next symbol of the trace."""
+        """Return the next symbol of the trace, renamed."""
         results = {p.name for p in _results(bsym)}
         given = {p.name for p in bsym.flat_proxy_args}
         new = {p.name: p for p in _definitions(bsym) if p.name not in given}
@@ -69,13 +69,13 @@ class _Names:
 
 
 def _results(bsym: BoundSymbol) -> list[Proxy]:
-    """What a symbol gives and was not given."""
+    """Return the results of a symbol that are none of its arguments."""
     given = {p.name for p in bsym.flat_proxy_args}
     return [p for p in bsym.flat_proxy_outs if p.name not in given]
 
 
 def _definitions(bsym: BoundSymbol) -> Iterator[Proxy]:
-    """What a symbol gives, then what its parts give, theirs among it."""
+    """Yield the results of a symbol, then those of its subsymbols, recursively."""
     yield from _results(bsym)
     for part in bsym.subsymbols:
         yield from _definitions(part)

@@ -1,7 +1,7 @@
-"""Work of symbols that stay torch's: the bytes that they move, and their arithmetic, as the table
-of torch's calls (`ir/tables/opaque.py`) has it.
+"""Work of symbols left to torch: bytes moved, and FLOPs by the rows of `ir/tables/opaque.py`.
 
-A symbol that is no row, and has none among its parts, moves its arguments and results once.
+Every symbol reads its arguments and writes its results once; one without a row, also among its
+subsymbols, has no FLOPs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "fuser_attention_backward": ("sdpfa_bwd", ("grad_output", *_STATE, *Attention._fields)),
     }
 )
-"""Names of symbols whose row says how much arithmetic they do: the row, and what its operands and
-attributes are called, in the order of the symbol's arguments."""
+"""By symbol name: its row in `ir/tables/opaque.py`, and the row's names of operands and attributes,
+in the order of the symbol's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """itemsize  of the elements of the first operand, which says how fast they are multiplied"""
+    """Bytes and FLOPs of one torch call.
+
+    itemsize  bytes per element of the first floating operand (4 if none), which sets the FLOP rate
+    """
 
     bytes_read: int
     bytes_written: int
@@ -56,12 +59,12 @@ class Work:
         return self.bytes_read + self.bytes_written
 
     def seconds(self, device: DeviceInfo) -> float:
-        """What a device takes at least."""
+        """Return a lower bound on the time on a device, in seconds."""
         return estimate_call(self.bytes, self.flops, self.itemsize, device).seconds
 
 
 def work_of(bsym: BoundSymbol) -> Work:
-    """What a symbol does, as one call."""
+    """Return the work of a symbol, taken as one torch call."""
     read, made = _tensors(bsym.flat_proxy_args), _tensors(bsym.flat_proxy_outs)
     widths = [p.dtype.bytes for p in read if to_torch_dtype(p.dtype).is_floating_point]
     return Work(
@@ -70,15 +73,15 @@ def work_of(bsym: BoundSymbol) -> Work:
 
 
 def orders_of(bsym: BoundSymbol) -> tuple[tuple[int, ...], ...]:
-    """How results lie in memory, the outermost dimension first, as the row of a call says; an empty
-    order is row-major.
+    """Return the dimension order of each result in memory, outermost first, by the call's row; an
+    empty order is row-major. () without a row.
     """
     found = _operands(bsym)
     return () if found is None else tuple(r.order for r in found.row.results(*found[1:]))
 
 
 def bytes_of(proxy: Proxy) -> int:
-    """Of the elements of a tensor, dense; 0 of everything else, and where sizes are open."""
+    """Return the bytes of a dense tensor; 0 for other proxies, and for symbolic sizes."""
     if not isinstance(proxy, (TensorProxy, FutureTensorProxy)) or not is_static(proxy.shape):
         return 0
     size: int = elements(proxy) * proxy.dtype.bytes
@@ -92,8 +95,8 @@ class _Operands(NamedTuple):
 
 
 def _operands(bsym: BoundSymbol) -> _Operands | None:
-    """The row of a symbol, and what it is given; None without a row, where sizes are open, and for
-    what a row does not take: attention of other than four dimensions.
+    """Return the row of a symbol and its arguments; None without a row, for symbolic sizes, and for
+    arguments that the row rejects, such as attention of other than four dimensions.
     """
     row = ROWS.get(bsym.sym.name)
     if row is None:

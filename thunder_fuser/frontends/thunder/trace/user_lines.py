@@ -1,10 +1,10 @@
-"""The user's line of each call, behind those of torch's modules.
+"""Source location of each call in the user's code, outside of torch's modules.
 
-Thunder notes for every symbol of a trace the innermost line that is not its own: for a layer, one
+For every symbol of a trace Thunder records the innermost line outside of Thunder: for a layer, one
 in torch/nn/modules, the same for all layers of a kind. It does not keep the frames around it, so
-the choice has to be made where it is made: of functions that a fuser of ours compiles, the note is
-the innermost line that is neither Thunder's nor torch's. Of a graph of Dynamo, whose text nobody
-wrote, it is the line that the graph's node came from.
+the choice is patched where it is made: for functions compiled with this executor, the innermost
+line outside of Thunder and torch is recorded. For a Dynamo graph, whose code is generated, it is
+the line that the graph's node came from.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _innermost: Callable[[InterpreterRuntimeCtx], Location] = (
 
 
 def _location(context: InterpreterRuntimeCtx) -> Location:
-    """A file, and the positions in it."""
+    """Return the file, and the positions in it, of the current call."""
     data = get_compile_data()
     if data is not None and any(getattr(e, "notes_user_lines", False) for e in data.executors_list):
         for frame in reversed(context.frame_stack):
@@ -49,7 +49,9 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def _of_graph(fn: Any, code: CodeType, positions: Any) -> Location | None:
-    """The line behind one of the text of a graph; None for other text, and for nodes of no line."""
+    """Map a line of a graph's generated code to the line of its node; None for other code, and for
+    nodes without a line.
+    """
     if not isinstance(fn, GraphModule) or code is not getattr(fn.forward, "__code__", None):
         return None
     nodes, numbers = list(fn.graph.nodes), getattr(fn, "_lineno_map", None) or {}
@@ -63,5 +65,5 @@ def _of_graph(fn: Any, code: CodeType, positions: Any) -> Location | None:
 
 
 def register() -> None:
-    """Have Thunder's interpreter ask here."""
+    """Patch Thunder's interpreter to use `_location`."""
     InterpreterRuntimeCtx.get_current_user_source_location = _location
