@@ -223,7 +223,7 @@ TF_DEVICE T div(T a, T b) {
 }
 TF_DEVICE float div(float a, float b) { return a / b; }
 TF_DEVICE double div(double a, double b) { return a / b; }
-// Division by a constant with reciprocal high + low: codegen/constant_division.py proves that it is
+// Division by a constant with reciprocal high + low: lower/constant_division.py proves that it is
 // exact. The parts have equal signs, or infinities would give NaN.
 TF_DEVICE float div_by(float a, float high, float low) { return fmaf(a, high, a * low); }
 
