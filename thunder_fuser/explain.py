@@ -254,7 +254,7 @@ def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any
         yield functions, definitions
 
 
-# ---- what is printed
+# ---- printed reports
 
 
 def _on_mesh(

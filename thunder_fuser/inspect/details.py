@@ -111,7 +111,7 @@ def _compiled(plan: SegmentedFusion, roads: dict[int, _Road], budget: Budget) ->
     """Compile a plan with NVRTC or load it from the cache; None if that fails or the budget is
     used up.
     """
-    # The same program as a call compiles, so that its cache entry is found.
+    # Compile what a call compiles, so that its cache entry is found.
     kernels = {r.kernel.name: r.kernel for r in roads.values() if r.kernel is not None}
     if not kernels or plan.device is None or budget.plans <= 0:
         return None

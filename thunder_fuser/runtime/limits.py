@@ -12,7 +12,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.errors import LimitError
 
-# The same for every compute capability.
+# Threads per block along each axis, equal for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)
 # Bytes, from Volta and CUDA 12.1 on; plans stay below the earlier 4,096 (`segment/legality.py`).
 _MAX_PARAMETERS = 32764

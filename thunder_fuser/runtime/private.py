@@ -146,7 +146,7 @@ def read_private(folder: int, name: str) -> bytes | None:
         os.close(file)
 
 
-# --- Folders that live as long as a process or a piece of work ---------------------------------
+# --- Temporary folders ------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

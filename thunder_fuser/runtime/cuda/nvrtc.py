@@ -320,7 +320,7 @@ def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> Com
     )
 
 
-# --- What ptxas reports -----------------------------------------------------------------------
+# --- Resources reported by ptxas ---------------------------------------------------------------
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _NUMBERS = {
