@@ -205,8 +205,8 @@ constexpr bool kSigned = T(-1) < T(0);
 template <class T>
 constexpr int kBits = 8 * (int)sizeof(T);
 
-// Processors differ on x / 0 and on the one quotient that overflows; some end the program. Here x /
-// 0 and x % 0 are 0, and quotients wrap around.
+// Processors differ on x / 0 and on the one quotient that overflows; some end the program. Here
+// x / 0 and x % 0 are 0, and quotients wrap around.
 template <class T>
 TF_DEVICE bool is_minus_one(T x) {
   return kSigned<T> && x == T(-1);

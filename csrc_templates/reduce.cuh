@@ -74,7 +74,7 @@ TF_DEVICE T from_warps(const T* slots, int lane) {
 }
 
 // All-reduce over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or
-// one of its `Groups` groups of so many threads. `slots` is shared memory of the group, for
+// one of its `Groups` groups of `Threads` threads. `slots` is shared memory of the group, for
 // Threads / 32 values. There is only one barrier, so that consecutive reductions must alternate
 // between two sets of slots.
 template <class Op, int Threads, int Groups = 1, class T>
@@ -253,10 +253,10 @@ template <class Op, class T, class Parts>
 TF_DEVICE Partials<Op, T, Parts> partials(const Parts* parts, T* slots) {
   return {parts, slots};
 }
-// Combines the partial results of `Count` blocks at `point`, parts[i * points + point] for i <
-// Count, in a fixed order. All threads of a block of `Threads` call it, for `Width` points; threads
-// with equal index modulo Width have the same point and get the same value. The reductions share
-// the barriers, and their loads are independent.
+// Combines the partial results of `Count` blocks at `point`, parts[i * points + point] for
+// i < Count, in a fixed order. All threads of a block of `Threads` call it, for `Width` points;
+// threads with equal index modulo Width have the same point and get the same value. The reductions
+// share the barriers, and their loads are independent.
 template <int Threads, int Width, int Count, class... Totals>
 TF_DEVICE void sum_parts(int points, int point, Totals&... each) {
   constexpr int groups = Threads / Width;
