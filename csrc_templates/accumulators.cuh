@@ -1,8 +1,8 @@
-// Operators that reductions meet values with, and what they accumulate.
+// Reduction operators and their accumulators.
 //
-// An operator is a type with `combine(a, b)`, and `kCommutes` if combine(b, a) has the same bits;
-// it must be associative up to rounding. Values are trivially copyable, a multiple of 4 bytes: one
-// number, or a struct that carries several through one reduction.
+// An operator is a type with `combine(a, b)`, and with `kCommutes`, true if combine(b, a) has the
+// same bits; it must be associative up to rounding. Accumulators are trivially copyable, a multiple
+// of 4 bytes: one number, or a struct of several.
 #pragma once
 #include "math.cuh"
 
@@ -14,8 +14,8 @@ struct Sum {
   static TF_DEVICE T combine(T a, T b) {
     return a + b;
   }
-  // Folding starts from -0.0, since -0.0 + x is x: no instruction. A sum of that and of other
-  // negative zeros is 0.0, as it is for torch.
+  // Sums start from -0.0, since -0.0 + x is x, which needs no instruction. A sum of negative zeros
+  // alone becomes 0.0 here, as in torch.
   template <class T>
   static TF_DEVICE T finish(T sum) {
     return sum + T(0);
@@ -35,7 +35,8 @@ struct Xor {
     return T(a ^ b);
   }
 };
-// What comes is on the left, and tested for NaN there: that need not wait for what went before.
+// The new element `b` is the left operand, which is tested for NaN: the test does not depend on the
+// accumulator.
 struct Max {
   static constexpr bool kCommutes = true;
   template <class T>
@@ -51,14 +52,14 @@ struct Min {
   }
 };
 
-// A value and where it was: the first of equal ones, and NaN before any number. This order is total,
-// so the order in which values meet does not show.
+// Accumulator of argmax and argmin: a value and its position. The first of equal values wins, and
+// NaN wins over numbers. This order is total, so that the order of combination does not matter.
 template <class T, class P>
 struct Placed {
   T value;
   P position;
 };
-// Behind every position.
+// Initial accumulator, with a position behind every valid one.
 template <class T, class P>
 TF_DEVICE Placed<T, P> nowhere(T value) {
   return {value, (P)(~0ull >> (65 - 8 * sizeof(P)))};
@@ -68,7 +69,7 @@ TF_DEVICE bool is_first_of_equals(V a, V b) {
   const bool equal = (a.value == b.value) | ((a.value != a.value) & (b.value != b.value));
   return equal & (a.position < b.position);
 }
-// Member by member, which a vectoriser understands.
+// Selects `a` or `b` member by member, which vectorises.
 template <class V>
 TF_DEVICE V chosen(bool first, V a, V b) {
   return {first ? a.value : b.value, first ? a.position : b.position};
@@ -90,8 +91,8 @@ struct ArgMin {
   }
 };
 
-// 1 over a number of elements, and 1 for none. In float within 2^-23 of itself, an instruction where
-// a division is nine and a branch: sums were rounded by more before it comes.
+// 1 / count, and 1 for count 0. In float with relative error 2^-23, in one instruction, where a
+// division is nine and a branch: the sums it scales have larger rounding errors.
 TF_DEVICE double inverse_of_count(double count) { return 1.0 / (count > 0.0 ? count : 1.0); }
 TF_DEVICE float inverse_of_count(float count) {
 #ifdef __CUDA_ARCH__
@@ -102,27 +103,28 @@ TF_DEVICE float inverse_of_count(float count) {
   return 1.0f / (count > 0.0f ? count : 1.0f);
 #endif
 }
-// Some elements, for their variance: how many, a number near them, and the sums of what they differ
-// from it and of its squares. The number is their mean where two sets have met (the sum is then what
-// the mean was rounded by), and until then the first of them: nothing is divided at an element, and
-// however far off the first is, the squares cancel by no more than the number of elements.
+// Accumulator of variance and mean: the number of elements, a shift `origin` near them, and the
+// sums of (x - origin) and (x - origin)^2. `origin` is the mean after two accumulators were
+// combined (`sum` is then its rounding error), and the first element before that: no division per
+// element, and however far the first element is from the mean, cancellation is at most by the
+// number of elements.
 template <class T>
 struct Moments {
   T count, origin, sum, squares;
 };
-// Their mean, as seen from the number near them.
+// Mean relative to `origin`.
 template <class T>
 TF_DEVICE T mean_from_origin(Moments<T> a) {
   return a.sum * inverse_of_count(a.count);
 }
-// What elements differ from their mean by, squared and added up: infinite where that overflows, and
-// NaN where an element is infinite, since it differs from an infinite mean by NaN.
+// Sum of squared deviations from the mean: infinite if it overflows, NaN if an element is infinite,
+// since its difference from an infinite mean is NaN.
 template <class T>
 TF_DEVICE T squared_deviations(Moments<T> a) {
   const T of_mean = a.sum * mean_from_origin(a);
   return a.squares - (isinf(a.squares) ? a.sum - a.sum : of_mean);
 }
-// Welford's algorithm as Chan, Golub and LeVeque have it for sets of elements.
+// Welford's algorithm; `combine` after Chan, Golub and LeVeque.
 struct Welford {
   static constexpr bool kCommutes = false;
   template <class T>
@@ -131,7 +133,7 @@ struct Welford {
     const T apart = element - origin;
     return {a.count + T(1), origin, a.sum + apart, a.squares + apart * apart};
   }
-  // The first `present` elements of a vector, one at least.
+  // Adds the first `present` elements of a vector, at least one.
   template <class T, int N>
   static TF_DEVICE Moments<T> take(Moments<T> a, const T (&elements)[N], int present = N) {
     const T origin = a.count == T(0) ? elements[0] : a.origin;
@@ -148,7 +150,7 @@ struct Welford {
   static TF_DEVICE Moments<T> combine(Moments<T> a, Moments<T> b) {
     const T count = a.count + b.count;
     const T share = b.count * inverse_of_count(count);
-    // What is small is not rounded as what is large.
+    // Means relative to the origins, so that small differences are not rounded like large values.
     const T from_a = mean_from_origin(a), from_b = mean_from_origin(b);
     const T apart = (b.origin - a.origin) + (from_b - from_a);
     const T step = from_a + apart * share;
@@ -157,29 +159,29 @@ struct Welford {
     const T within = squared_deviations(a) + squared_deviations(b);
     const T between = apart * (apart * (a.count * share));
     const T squares = within + between + rest * (rest * count);
-    // Nothing and some elements are these elements, to the last bit.
+    // An empty `a` gives exactly `b`.
     const bool first = a.count == T(0);
     return {count, first ? b.origin : mean, first ? b.sum : rest * count,
             first ? b.squares : squares};
   }
 };
 
-// The largest of some elements, and exponentials of what they differ from it by, added up. A largest
-// of -inf counts as 0 there: nothing has the exponential 0 then, and not that of NaN.
+// Accumulator of online softmax: the maximum and the sum of exp(x - maximum). A maximum of -inf
+// counts as 0 in the difference, so that elements -inf contribute 0 and not NaN.
 template <class T>
 struct Exponentials {
   T largest, sum;
 };
-// NaN where the largest is infinite, as the difference of two infinities is.
+// The sum; NaN if the maximum is infinite, like the difference of two infinities.
 template <class T>
 TF_DEVICE T sum_of_exponentials(Exponentials<T> a) {
   return a.sum + (a.largest - a.largest);
 }
 TF_DEVICE float lowest(float) { return from_bits(0xff7fffffu); }
 TF_DEVICE double lowest(double) { return from_bits(0xffefffffffffffffull); }
-// exp of what an element differs from the largest by, which is not positive: within
-// 2^-21.7 + |x| 2^-28 of itself, and 0 below 2^-126. Instead of taking the exponent apart, what
-// rounding it has lost is multiplied on; far below nothing is left to be lost, and -inf must not become NaN.
+// exp(x) for x <= 0, a difference from the maximum: relative error 2^-21.7 + |x| 2^-28, and 0 below
+// 2^-126. Instead of splitting the exponent, its rounding error is corrected by a factor; x is
+// bounded below, where nothing is left to correct, so that -inf does not become NaN.
 TF_DEVICE double exp_of_distance(double x) { return tf::exp(x); }
 TF_DEVICE float exp_of_distance(float x) {
 #ifdef __CUDA_ARCH__
@@ -191,8 +193,8 @@ TF_DEVICE float exp_of_distance(float x) {
   return tf::exp(x);
 #endif
 }
-// The same of numbers that have 16 bits: within 2^-22.4 + |x| 2^-24, since what rounding the exponent
-// loses differs from element to element. Nothing is to be bounded for -inf.
+// exp_of_distance for 16-bit elements: relative error 2^-22.4 + |x| 2^-24, without correction of
+// the exponent's rounding, which differs from element to element. -inf needs no bound.
 TF_DEVICE double brief_exp_of_distance(double x) { return tf::exp(x); }
 TF_DEVICE float brief_exp_of_distance(float x) {
 #ifdef __CUDA_ARCH__
@@ -203,7 +205,7 @@ TF_DEVICE float brief_exp_of_distance(float x) {
   return tf::exp(x);
 #endif
 }
-// NaN is not larger than anything.
+// Maximum that ignores a NaN in `b`.
 template <class T>
 TF_DEVICE T larger(T a, T b) {
   return b > a ? b : a;
@@ -211,7 +213,8 @@ TF_DEVICE T larger(T a, T b) {
 #ifdef __CUDA_ARCH__
 TF_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }
 #endif
-// The sum is rescaled where a larger element comes. NaN is in the sum and never the largest.
+// Online softmax: the sum is rescaled when a larger element comes. NaN enters the sum, never the
+// maximum.
 template <bool kBrief>
 struct SumOfExponentials {
   static constexpr bool kCommutes = false;
@@ -230,7 +233,7 @@ struct SumOfExponentials {
     const T scale = exp((above ? a.largest : element) - origin(largest));
     return {largest, above ? a.sum * scale + T(1) : a.sum + scale};
   }
-  // The first `present` elements of a vector, one at least.
+  // Adds the first `present` elements of a vector, at least one.
   template <class T, int N>
   static TF_DEVICE Exponentials<T> take(Exponentials<T> a, const T (&elements)[N],
                                         int present = N) {
@@ -257,7 +260,8 @@ namespace brief {
 using OnlineSoftmax = SumOfExponentials<true>;
 }  // namespace brief
 
-// The value at `p`, past this multiprocessor's cache, which does not see what others write.
+// Volatile load of the value at `p`, bypassing the L1 cache, which does not see writes of other
+// multiprocessors.
 template <class T>
 TF_DEVICE T fresh(const T* p) {
   constexpr int words = sizeof(T) / 4;
@@ -272,8 +276,7 @@ TF_DEVICE T fresh(const T* p) {
   return parcel.value;
 }
 
-// The accumulators of the lanes of a vector, each member in an array of its own: a CPU's SIMD
-// registers take it as it is.
+// Accumulators of the lanes of a vector, as a struct of arrays for a CPU's SIMD registers.
 template <class A, int N>
 struct Lanes;
 template <class T, class P, int N>
@@ -317,7 +320,7 @@ struct Lanes<Moments<T>, N> {
   }
 };
 
-// The accumulator of a lane, however those of a vector are kept.
+// Accessors of a lane's accumulator, for a scalar, an array and Lanes.
 template <class T>
 TF_DEVICE T lane_of(const T& one, int) {
   return one;

@@ -1,17 +1,16 @@
-// Reductions over the threads of a cluster: blocks that run at the same time and reach each other's
-// shared memory.
+// Reductions over all threads of a thread block cluster, through distributed shared memory.
 //
-// As in reduce.cuh the order in which values meet is fixed, and every thread of every block gets the
-// same bits.
+// As in reduce.cuh, the order of combination is fixed, and every thread of every block gets a
+// bit-identical result.
 #pragma once
 #include "reduce.cuh"
 
 namespace tf {
 
-// Reduces over `Blocks` blocks of `Threads` threads, a multiple of 32, where this is thread `tid` of
-// block `rank` of the cluster. `slots` lie at one place of each block's shared memory, for
-// Blocks * Threads / 32 values: each warp leaves its own in all of them. There is one barrier, so
-// consecutive reductions must use two sets of slots in turn.
+// All-reduce over `Blocks` blocks of `Threads` threads, a multiple of 32; this is thread `tid` of
+// block `rank` of the cluster. `slots` is shared memory for Blocks * Threads / 32 values, at the
+// same offset in each block: each warp writes its partial result to that of all blocks. There is
+// only one barrier, so that consecutive reductions must alternate between two sets of slots.
 template <class Op, int Threads, int Blocks, class T>
 TF_DEVICE T cluster_reduce(T value, T* slots, int tid, int rank TF_SITE_PARAM) {
   constexpr int warps = Threads / 32, all = warps * Blocks;
@@ -25,7 +24,7 @@ TF_DEVICE T cluster_reduce(T value, T* slots, int tid, int rank TF_SITE_PARAM) {
   return warp_reduce<Op, lanes_of(all)>(value, lane TF_SITE_ARG);
 }
 
-// Several of them, each as the reduction above by itself, to the last bit. They share the barrier.
+// Several cluster reductions with one barrier; each has the same bits as by itself.
 template <int Threads, int Blocks, class... Exchanges>
 TF_DEVICE void cluster_reduce(int tid, int rank, Exchanges&... each) {
   constexpr int warps = Threads / 32, all = warps * Blocks;

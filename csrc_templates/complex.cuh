@@ -1,7 +1,7 @@
 // Complex numbers: the type, its arithmetic, and every pointwise function that torch has for it.
 //
 // The elementary functions follow W. Kahan, "Branch cuts for complex elementary functions" (1987):
-// right on both sides of each cut, and without the cancellation of the textbook formulas.
+// correct on both sides of each branch cut, without the cancellation of the textbook formulas.
 #pragma once
 #include "math.cuh"
 
@@ -86,7 +86,7 @@ TF_COMPLEX complex<T> lerp(complex<T> start, complex<T> end, complex<T> weight) 
 
 // ---- exponentials, logarithms, roots: infinities and NaN as in the C standard, annex G
 
-// The number from which exp may overflow, and a step down from it with its exponential.
+// Argument from which exp may overflow, and a step to subtract from it, with exp(step).
 template <class T>
 struct Overflow;
 template <>
@@ -97,7 +97,7 @@ template <>
 struct Overflow<double> {
   static constexpr double from = 709.0, step = 512.0, exp_step = 2.2844135865397565e222;
 };
-// exp(x) * part, for a part that is not 0: what it makes smaller need not overflow.
+// exp(x) * part, for part != 0, without overflow of exp(x) if the product is finite.
 TF_COMPLEX T exp_times(T x, T part) {
   using Limit = Overflow<T>;
   if (!(x > Limit::from)) return exp(x) * part;
@@ -107,7 +107,7 @@ TF_COMPLEX T exp_times(T x, T part) {
 
 TF_COMPLEX complex<T> exp(complex<T> z) {
   if (z.im == T(0)) return {exp(z.re), z.im};
-  const T nothing = z.im - z.im;  // 0, or NaN where no angle is
+  const T nothing = z.im - z.im;  // 0, or NaN if the angle is infinite or NaN
   if (isinf(z.re) && !(nothing == T(0))) {
     return z.re > T(0) ? complex<T>(z.re, nothing) : complex<T>(T(0), copysign(T(0), z.im));
   }
@@ -118,7 +118,7 @@ TF_COMPLEX complex<T> expm1(complex<T> z) {
   const T half = sin(z.im * T(0.5));
   return {expm1(z.re) * cos(z.im) - T(2) * half * half, exp(z.re) * sin(z.im)};
 }
-// log(|z|); near |z| = 1, where rounding |z| would lose the result, from what |z|^2 is beyond 1.
+// log(|z|); near |z| = 1, where rounding |z| would lose the result, computed from |z|^2 - 1.
 TF_COMPLEX T log_abs(complex<T> z) {
   const T size = abs(z);
   if (!(size > T(0.5) && size < T(2))) {
@@ -145,7 +145,7 @@ TF_COMPLEX complex<T> sqrt(complex<T> z) {
     return z.re > T(0) ? complex<T>(z.re, copysign(nothing, z.im))
                        : complex<T>(abs(nothing), copysign(z.re, z.im));
   }
-  // Powers of 4 keep |z| from overflow.
+  // Scaling by a power of 4 avoids overflow of |z|.
   const bool is_large = (abs(z.re) > Overflow<T>::exp_step) | (abs(z.im) > Overflow<T>::exp_step);
   const T x = is_large ? z.re * T(0.0625) : z.re, y = is_large ? z.im * T(0.0625) : z.im;
   const T unit = is_large ? T(4) : T(1);
@@ -158,20 +158,20 @@ TF_COMPLEX complex<T> sqrt(complex<T> z) {
 TF_COMPLEX complex<T> rsqrt(complex<T> z) { return reciprocal(sqrt(z)); }
 TF_DEVICE float infinity(float) { return from_bits(0x7f800000u); }
 TF_DEVICE double infinity(double) { return from_bits(0x7ff0000000000000ull); }
-// Of a number with an infinite part: 1 or 0 in either part, with its sign.
+// Maps infinite parts to 1 and others to 0, with their signs.
 TF_COMPLEX complex<T> direction(complex<T> z) {
   return {copysign(isinf(z.re) ? T(1) : T(0), z.re), copysign(isinf(z.im) ? T(1) : T(0), z.im)};
 }
 TF_COMPLEX complex<T> without_nan(complex<T> z) {
   return {isnan(z.re) ? copysign(T(0), z.re) : z.re, isnan(z.im) ? copysign(T(0), z.im) : z.im};
 }
-// The product of annex G: infinite where a factor is, unless the other is 0 or no number at all.
+// Product of annex G: infinite if a factor is infinite, unless the other is 0 or NaN in both parts.
 TF_COMPLEX complex<T> infinite_product(complex<T> a, complex<T> b) {
   const complex<T> product = a * b;
   const bool is_a = isinf(a), is_b = isinf(b);
   if (!(isnan(product.re) & isnan(product.im)) || !(is_a | is_b)) return product;
   const T large = infinity(T(0));
-  // A direction for what is infinite; NaN beside it, and beside the other, counts as 0.
+  // Infinite factors are replaced by their direction; NaN parts count as 0.
   const complex<T> c = is_a ? direction(a) : without_nan(a);
   const complex<T> d = is_b ? direction(b) : without_nan(b);
   const complex<T> turned = c * d;
@@ -181,7 +181,7 @@ TF_COMPLEX complex<T> pow(complex<T> base, complex<T> exponent) {
   return exp(infinite_product(exponent, log(base)));
 }
 
-// ---- trigonometry: the circular functions are the hyperbolic ones of i * z
+// ---- trigonometry: circular functions by the hyperbolic ones of i * z
 
 TF_COMPLEX complex<T> times_i(complex<T> z) { return {-z.im, z.re}; }
 TF_COMPLEX complex<T> times_minus_i(complex<T> z) { return {z.im, -z.re}; }
@@ -220,13 +220,13 @@ TF_COMPLEX complex<T> tanh(complex<T> z) {
     return {z.re == T(0) || z.im == T(0) ? z.re : z.re + nothing,
             z.im == T(0) ? z.im : z.re * T(0) + nothing};
   }
-  const T slope = T(1) / cosh(z.re);  // 0 where the exponential overflows
+  const T slope = T(1) / cosh(z.re);  // 0 if the exponential overflows
   const T h = tanh(z.re), t = tan(z.im);
   if (slope == T(0)) return {h, T(0) * t};
   const T scale = T(1) / (T(1) + h * h * t * t);
   return {h * (T(1) + t * t) * scale, t * scale * slope * slope};
 }
-// Where 1 is lost beside z, in the inverses: they are logarithms of 2 z then.
+// True if 1 is negligible beside z in the inverse functions, which are then logarithms of 2 z.
 TF_COMPLEX bool is_far(complex<T> z) {
   const T bound = sizeof(T) == 4 ? T(1e9) : T(1e18);
   return (abs(z.re) > bound) | (abs(z.im) > bound);
@@ -258,7 +258,7 @@ TF_COMPLEX complex<T> acos(complex<T> z) {
   return {T(2) * atan2(a.re, b.re), asinh(b.re * a.im - b.im * a.re)};
 }
 TF_COMPLEX complex<T> atanh(complex<T> z) {
-  // An odd function; the formulas are for a real part that is not negative.
+  // atanh is odd; the formulas are for a non-negative real part.
   const T side = copysign(T(1), z.re), x = z.re * side, y = z.im * side;
   const T apart = T(1) - x;
   if (is_far(z)) {
@@ -275,7 +275,7 @@ TF_COMPLEX complex<T> atanh(complex<T> z) {
   } else {
     const T square = apart * apart + y * y;
     const T slope = T(4) * x / square;
-    // Beside 1, so near that squares vanish.
+    // z is so close to 1 that squares underflow.
     const T real = isinf(slope) ? T(0.5) * (T(0.69314718055994530942) - log(abs(y)))
                                 : T(0.25) * log1p(slope);
     result = {real, T(-0.5) * atan2(T(-2) * y, apart * (T(1) + x) - y * y)};

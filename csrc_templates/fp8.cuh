@@ -1,8 +1,8 @@
 // 8-bit floats: f8e4m3 (torch.float8_e4m3fn: no infinity, largest value 448) and f8e5m2
 // (torch.float8_e5m2: IEEE-like, largest value 57344), with conversions that give torch's bits.
 //
-// Beyond the largest value the first becomes NaN and the second infinity, as in torch; the
-// conversion instructions of sm_89 and later saturate instead, which is put right afterwards.
+// Overflow gives NaN for f8e4m3 and infinity for f8e5m2, as in torch; the conversion instructions
+// of sm_89 and later saturate instead, which is corrected afterwards.
 #pragma once
 #include "types.cuh"
 
@@ -31,8 +31,8 @@ TF_DEVICE float to_float(f8e4m3 v) {
 
 // ---- from float: round to nearest, ties to even
 
-// `Mantissa` bits of mantissa; exponents below that of 2^MinExponent are subnormal. Gives the
-// magnitude's bits, which run on past the largest exponent.
+// Rounds to `Mantissa` bits of mantissa; values below 2^MinExponent are subnormal. Returns the bits
+// of the magnitude, without a check for overflow of the exponent.
 template <int Mantissa, int MinExponent>
 TF_DEVICE unsigned round_to_minifloat(unsigned magnitude) {
   constexpr unsigned drop = 23 - Mantissa;

@@ -1,12 +1,12 @@
-// Reads at an index that data decide.
+// Bounds check of gather indices (indices that are data).
 #pragma once
 
 #include "prelude.cuh"
 
 namespace tf {
 
-// `index` if there is such an element; an error of the program if there is not and it is needed.
-// What it returns is always below `extent`: a lane that computes in vain reads nothing outside.
+// Returns `index` if it is in [0, extent), else 0, with an index error if `needed`. The result is
+// always in range, so that lanes whose result is unused do not read out of bounds.
 TF_DEVICE long long position(long long index, long long extent, bool needed, const char* format) {
   const bool exists = (unsigned long long)index < (unsigned long long)extent;
   if (needed && !exists) TF_FAIL_INDEX(format, index);

@@ -1,14 +1,14 @@
 // Pointwise functions on real numbers, in namespace tf, with torch's results.
 //
-// Operands of one call have one type: float, double, or (where the function takes them) any integer
-// type or bool. 16- and 8-bit floats are computed as float, complex numbers are in complex.cuh.
-// Functions are written without branches where that lets a vector loop on the host use SIMD.
+// All operands of a call have the same type: float, double, or (if the function accepts them) any
+// integer type or bool. 16- and 8-bit floats are computed as float; complex.cuh has complex
+// numbers. Functions are branch-free where that lets a vector loop on the host use SIMD.
 #pragma once
 #include "types.cuh"
 
 namespace tf {
 
-// ---- what the math library has
+// ---- functions of the math library
 
 #define TF_UNARY(name)                                         \
   TF_DEVICE float name(float x) { return ::name##f(x); }       \
@@ -105,7 +105,7 @@ TF_DEVICE T real(T x) {
   return x;
 }
 
-// ---- bounds: NaN in any operand gives NaN
+// ---- minimum, maximum, clamp: NaN in any operand gives NaN
 
 template <class T>
 TF_DEVICE T maximum(T a, T b) {
@@ -127,7 +127,7 @@ TF_DEVICE float minimum(float a, float b) {
   return r;
 }
 #endif
-// Of equals the first: the sign of a zero stays.
+// x wins over an equal bound, so that the sign of a zero is kept.
 template <class T>
 TF_DEVICE T clamp(T x, T low, T high) {
   const T above = (x < low) | (low != low) ? low : x;
@@ -158,8 +158,8 @@ TF_DEVICE T lerp(T start, T end, T weight) {
   const T step = end - start;
   return abs(weight) < T(0.5) ? start + weight * step : end - step * (T(1) - weight);
 }
-// The derivative of lgamma: Abramowitz and Stegun, Handbook of Mathematical Functions, 6.3.5 steps up
-// to where 6.3.18, the asymptotic series, holds; 6.3.7 reflects what is negative.
+// Derivative of lgamma: Abramowitz and Stegun, Handbook of Mathematical Functions: recurrence 6.3.5
+// up to the range of the asymptotic series 6.3.18; reflection 6.3.7 for negative arguments.
 template <class T>
 TF_DEVICE T digamma(T x) {
   T result = T(0);
@@ -181,14 +181,14 @@ TF_DEVICE T digamma(T x) {
   series = T(1.0 / 12) + z * series;
   return result + log(x) - T(0.5) / x - z * series;
 }
-// In double: what is added and taken away is some hundred times as large as results near a zero.
+// In double: near a zero, the terms are about a hundred times as large as the result.
 TF_DEVICE float digamma(float x) { return (float)digamma<double>(x); }
 template <class T>
 TF_DEVICE T truediv(T a, T b) {
   return a / b;
 }
 
-// The unsigned type in which integers of a size are shifted and wrap around.
+// Unsigned type for shifts and wrap-around arithmetic of integers of `Bytes` bytes.
 template <int Bytes>
 struct Word {
   using type = unsigned;
@@ -205,8 +205,8 @@ constexpr bool kSigned = T(-1) < T(0);
 template <class T>
 constexpr int kBits = 8 * (int)sizeof(T);
 
-// What processors do with x / 0 and with the one quotient that overflows differs, up to ending the
-// program. Here x / 0 and x % 0 are 0, and quotients wrap around.
+// Processors differ on x / 0 and on the one quotient that overflows; some end the program. Here
+// x / 0 and x % 0 are 0, and quotients wrap around.
 template <class T>
 TF_DEVICE bool is_minus_one(T x) {
   return kSigned<T> && x == T(-1);
@@ -215,7 +215,7 @@ template <class T>
 TF_DEVICE T harmless_divisor(T x) {
   return (x == T(0)) | is_minus_one(x) ? T(1) : x;
 }
-// integers: truncated, as in C
+// Integer division truncates, as in C.
 template <class T>
 TF_DEVICE T div(T a, T b) {
   const T quotient = is_minus_one(b) ? T(-word_t<T>(a)) : T(a / harmless_divisor(b));
@@ -223,14 +223,15 @@ TF_DEVICE T div(T a, T b) {
 }
 TF_DEVICE float div(float a, float b) { return a / b; }
 TF_DEVICE double div(double a, double b) { return a / b; }
-// Division by a constant, of which high + low is the reciprocal: lower/constant_division.py proves
-// the bits. The parts have one sign, or infinities would give NaN.
+// Division by a constant with reciprocal high + low: lower/constant_division.py proves that it
+// has the bits of a / b. The parts have equal signs, or infinities would give NaN.
 TF_DEVICE float div_by(float a, float high, float low) { return fmaf(a, high, a * low); }
 
-// Where all that becomes of a result is rounded to 16 bits or less.
+// Approximations for results that are only used rounded to 16 bits or less.
 namespace brief {
-// Within 2^-20.8 + |x| 2^-23 of itself: ex2.approx, which is within 2^-22.4, of half the exponent,
-// squared, since powers below 2^-126 become zero there. Far outside it is 0 or infinite by itself.
+// Relative error 2^-20.8 + |x| 2^-23: ex2.approx, with error 2^-22.4, of half the exponent,
+// squared, since it flushes powers below 2^-126 to zero. Underflow and overflow give 0 and
+// infinity.
 TF_DEVICE float exp(float x) {
 #ifdef __CUDA_ARCH__
   float root;
@@ -240,7 +241,8 @@ TF_DEVICE float exp(float x) {
   return tf::exp(x);
 #endif
 }
-// By a divisor that many numbers have: it is inverted once. Not for divisors below 2^-127.
+// Multiplication by the reciprocal, for a divisor shared by many values: computed once. Not for
+// divisors below 2^-127.
 TF_DEVICE float div(float a, float b) {
 #ifdef __CUDA_ARCH__
   return a * (1.0f / b);
@@ -249,8 +251,8 @@ TF_DEVICE float div(float a, float b) {
 #endif
 }
 TF_DEVICE float truediv(float a, float b) { return div(a, b); }
-// Within 2^-21.8 of the result, for what a constant is added to that is as large: where 1 + erf(x) is
-// small, it has lost as many digits as torch's. The logarithm of erfc is one polynomial everywhere.
+// Absolute error 2^-21.8, for use as 1 + erf(x): where that is small, as many digits are lost as
+// with torch's erf. The logarithm of erfc is one polynomial over the whole range.
 TF_DEVICE float erf(float x) {
 #ifdef __CUDA_ARCH__
   const float z = ::fabsf(x);
@@ -269,7 +271,7 @@ TF_DEVICE float erf(float x) {
   return tf::erf(x);
 #endif
 }
-// The same of tanh.
+// tanh with the accuracy of erf above.
 TF_DEVICE float tanh(float x) {
 #ifdef __CUDA_ARCH__
   float power, inverse;
@@ -282,7 +284,7 @@ TF_DEVICE float tanh(float x) {
 }
 }  // namespace brief
 
-// Rest of the division that truncates: it has the sign of the dividend.
+// Remainder of truncating division: it has the sign of the dividend.
 template <class T>
 TF_DEVICE T fmod(T a, T b) {
   return T(a % harmless_divisor(b));
@@ -293,14 +295,14 @@ template <class T>
 TF_DEVICE T mod(T a, T b) {
   return fmod(a, b);
 }
-// Rest of the division that rounds down: it has the sign of the divisor.
+// Remainder of floor division: it has the sign of the divisor.
 template <class T>
 TF_DEVICE T remainder(T a, T b) {
   const T rest = fmod(a, b);
   return (rest != T(0)) & ((rest < T(0)) != (b < T(0))) ? T(rest + b) : rest;
 }
 
-// Integers: wraps around; a negative exponent gives the truncated reciprocal.
+// Integer power: wraps around; a negative exponent gives the truncated reciprocal.
 template <class T>
 TF_DEVICE T pow(T base, T exponent) {
   if (exponent < T(0)) {
@@ -317,7 +319,7 @@ TF_DEVICE T pow(T base, T exponent) {
 TF_DEVICE float pow(float a, float b) { return ::powf(a, b); }
 TF_DEVICE double pow(double a, double b) { return ::pow(a, b); }
 
-// not negative; gcd(0, x) is |x|
+// Greatest common divisor, never negative; gcd(0, x) is |x|.
 template <class T>
 TF_DEVICE T gcd(T a, T b) {
   word_t<T> x = a < T(0) ? -word_t<T>(a) : word_t<T>(a);
@@ -347,13 +349,13 @@ TF_DEVICE T bitwise_left_shift(T x, T amount) {
   const int n = shifts_everything_out(amount) ? 0 : int(amount);
   return shifts_everything_out(amount) ? T(0) : T(word_t<T>(x) << n);
 }
-// The sign bit comes in from the left.
+// Arithmetic shift for signed types.
 template <class T>
 TF_DEVICE T bitwise_right_shift(T x, T amount) {
   const int n = shifts_everything_out(amount) ? kBits<T> - 1 : int(amount);
   return shifts_everything_out(amount) && !kSigned<T> ? T(0) : T(x >> n);
 }
-// Zeros come in from the left.
+// Logical shift: zeros are shifted in.
 template <class T>
 TF_DEVICE T logical_right_shift(T x, T amount) {
   const int n = shifts_everything_out(amount) ? 0 : int(amount);

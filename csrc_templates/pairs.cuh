@@ -1,15 +1,15 @@
-// The lanes of a vector of bf16 as floats, in the order in which they come out of words.
+// Vectors of bf16 widened to floats, with deinterleaved lanes: even elements, then odd ones.
 //
-// A word holds two, and each is a float after a shift or a mask, in a register that has as many lanes
-// as there are words. To have them in the order of memory, a CPU must first spread them over two
-// registers, and put them together again before it stores them.
+// A 32-bit word holds two bf16; a shift or a mask gives each as a float, in a SIMD register with
+// one lane per word. Memory order would need an interleave after each load and its inverse before
+// each store.
 #pragma once
 #include "types.cuh"
 #include "vector.cuh"
 
 namespace tf {
 
-// One lane: a float that bf16 holds, which reads and writes as bf16.
+// Reference to a lane: a float with a value representable in bf16, read and written as bf16.
 struct PairedLane {
   float& value;
   TF_DEVICE operator bf16() const { return narrow<bf16>(value); }
@@ -18,7 +18,7 @@ struct PairedLane {
 };
 TF_DEVICE float widen(PairedLane lane) { return lane.value; }
 
-// Elements of even places, then those of odd ones.
+// Vector of N elements: even elements, then odd ones.
 template <class T, int N>
 struct Pairs;
 template <int N>
@@ -41,7 +41,7 @@ TF_DEVICE void load(const bf16* p, Pairs<bf16, N>& out TF_SITE_PARAM) {
   }
 }
 
-// fp32 in the same order, for what many vectors of bf16 meet.
+// fp32 in the same order, to be combined with many vectors of bf16.
 template <int N>
 struct Pairs<float, N> {
   float lanes[N];

@@ -1,16 +1,16 @@
 // Random numbers: Philox 4x32-10 of J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2,
 // 3" (SC11), a function of (seed, subsequence, offset) without state.
 //
-// A subsequence is a few neighbouring elements in the tensor's logical order, so that a value does
-// not depend on how the work is divided, and computing it again gives it again. Counter and key are
-// laid out as curand's and nvFuser's, and words become numbers as in nvFuser.
+// A subsequence serves a few consecutive elements in the tensor's logical order, so that values do
+// not depend on the schedule, and recomputation reproduces them. Counter and key are laid out as in
+// cuRAND and nvFuser, and words are converted to numbers as in nvFuser.
 #pragma once
 #include "prelude.cuh"
 #include "types.cuh"
 
 namespace tf {
 
-// Four independent 32-bit words.
+// One Philox call: four independent 32-bit words.
 TF_DEVICE void philox(unsigned long long seed, unsigned long long subsequence,
                       unsigned long long offset, unsigned* words) {
   unsigned c0 = (unsigned)offset, c1 = (unsigned)(offset >> 32);
@@ -33,7 +33,7 @@ TF_DEVICE void philox(unsigned long long seed, unsigned long long subsequence,
   words[3] = c3;
 }
 
-// ---- standard numbers: all that N subsequences give, 4 words, 4 floats or 2 doubles each
+// ---- standard distributions: all values of N subsequences, 4 words, 4 floats or 2 doubles each
 
 template <int N>
 TF_DEVICE void words(unsigned long long seed, unsigned long long first, unsigned long long offset,
@@ -42,7 +42,8 @@ TF_DEVICE void words(unsigned long long seed, unsigned long long first, unsigned
   for (int n = 0; n < N; ++n) philox(seed, first + n, offset, drawn + 4 * n);
 }
 
-// Words as a number in (0, 1]: the middle of one of 2^32 or 2^53 intervals, rounded.
+// Converts words to a uniform number in (0, 1]: the midpoint of one of 2^32 or 2^53 intervals,
+// rounded.
 TF_DEVICE float unit(const unsigned* words, float) {
   return (float)words[0] * 0x1p-32f + 0x1p-33f;
 }
@@ -68,8 +69,8 @@ TF_DEVICE double sine(double x) { return sin(x); }
 TF_DEVICE float cosine(float x) { return cosf(x); }
 TF_DEVICE double cosine(double x) { return cos(x); }
 
-// The method of Box and Muller: two uniform numbers are a radius and an angle. Sine and cosine have
-// loops of their own because compilers make one call of both, of which there is no SIMD version.
+// Box-Muller: two uniform numbers give a radius and an angle. Sine and cosine have separate loops
+// because compilers would merge them to sincos, which has no SIMD version.
 template <int N, class F>
 TF_DEVICE void normals(unsigned long long seed, unsigned long long first,
                        unsigned long long offset, F* numbers) {
@@ -79,7 +80,7 @@ TF_DEVICE void normals(unsigned long long seed, unsigned long long first,
   TF_VEC
   for (int n = 0; n < pairs; ++n) {
     length[n] = radius(drawn[2 * n]);
-    // A whole turn is none.
+    // An angle of 2 pi becomes 0.
     angle[n] = (drawn[2 * n + 1] - F(drawn[2 * n + 1] >= F(1))) * F(6.2831853071795864769);
   }
   TF_VEC
@@ -90,7 +91,7 @@ TF_DEVICE void normals(unsigned long long seed, unsigned long long first,
   for (int n = 0; n < 2 * pairs; ++n) numbers[n] = drawn[n];
 }
 
-// The k-th number of one subsequence by selection: registers have no addresses.
+// The k-th value of one subsequence, by selects, because registers cannot be indexed.
 template <class T>
 TF_DEVICE T selected(const T* numbers, int k) {
   const T low = k & 1 ? numbers[1] : numbers[0];
@@ -99,7 +100,7 @@ TF_DEVICE T selected(const T* numbers, int k) {
 }
 TF_DEVICE double selected(const double* numbers, int k) { return k ? numbers[1] : numbers[0]; }
 
-// ---- a number of a distribution from a standard number, as T holds it
+// ---- distributions from standard values, rounded to T
 
 TF_DEVICE float multiplied_and_added(float a, float b, float c) { return fmaf(a, b, c); }
 TF_DEVICE double multiplied_and_added(double a, double b, double c) { return fma(a, b, c); }
@@ -113,11 +114,11 @@ TF_DEVICE F stored_as(F v) {
   }
 }
 
-// In [low, high): a number that rounding to T takes to `high` is `low`.
+// Uniform in [low, high): a value that rounding to T takes to `high` becomes `low`.
 template <class T, class F>
 TF_DEVICE F uniform(F u, F low, F high) {
   const F value = stored_as<T>(multiplied_and_added(high - low, u, low));
-  // What compilers do not see: u is no more than 1, and rounding takes nothing below 1 beyond it.
+  // Simplification that compilers miss: u <= 1, and rounding takes nothing below 1 beyond it.
   if (low == F(0) && high == F(1)) return value < F(1) ? value : F(0);
   return (u < F(1)) & (value < stored_as<T>(high)) ? value : stored_as<T>(low);
 }
@@ -127,7 +128,7 @@ TF_DEVICE F normal(F z, F mean, F std) {
   return stored_as<T>(multiplied_and_added(z, std, mean));
 }
 
-// Whether a word is one of `count` from `first` on; behind the last word comes the first.
+// True if `word` is in [first, first + count) modulo 2^32.
 TF_DEVICE bool bernoulli(unsigned word, unsigned first, unsigned count) {
   return word - first < count;
 }

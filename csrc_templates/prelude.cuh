@@ -1,12 +1,12 @@
-// What every generated kernel starts from: one vocabulary for NVRTC and for the host compiler.
+// Prelude of every generated kernel: common macros and intrinsics for NVRTC and the host compiler.
 //
-// The same kernel text is compiled twice: by NVRTC for a GPU, and (with TF_HOST defined) by a C++
-// compiler for the CPU. All differences between the two live in this file and in host/; every
-// other header is written in the common subset. No toolkit or standard header is ever included.
+// The same kernel text is compiled by NVRTC for a GPU, and (with TF_HOST defined) by a C++ compiler
+// for the CPU. All differences between the two are in this file and in host/; every other header is
+// written in the common subset. No toolkit or standard header is ever included.
 //
 // Rules of the common subset: `long long`, never `long` or `size_t`; shared memory is the one
-// dynamic buffer that TF_SHARED names; threadIdx and friends are read in a kernel's first lines and
-// handed to device functions as arguments; no spin loops outside tf::grid_barrier.
+// dynamic buffer that TF_SHARED names; threadIdx and the like are read in a kernel's first lines
+// and passed to device functions as arguments; no spin loops outside tf::grid_barrier.
 #pragma once
 
 #ifdef TF_HOST
@@ -19,66 +19,67 @@
 
 // A loop over the elements of one thread's vector: unrolled on a GPU, SIMD on a CPU.
 #define TF_VEC _Pragma("unroll")
-// The same, accumulating into `var` with operator `op`.
+// TF_VEC for a loop that accumulates into `var` with operator `op`.
 #define TF_VEC_REDUCE(op, var) _Pragma("unroll")
-// A loop whose index must be a constant in every iteration (it indexes registers).
+// A loop that must be unrolled completely, because its index indexes registers.
 #define TF_UNROLL _Pragma("unroll")
 #define TF_PRAGMA(text) _Pragma(#text)
-// Unroll a loop whose length is not known, so that several iterations load at once.
+// Unroll a loop with a run-time trip count, so that several iterations load at once.
 #define TF_UNROLL_BY(times) TF_PRAGMA(unroll times)
-// The same for a few iterations that a CPU's compiler should unroll as well.
+// Unroll a short loop on a GPU and on a CPU.
 #define TF_UNROLL_SHORT _Pragma("unroll")
 
-// Asks for memory that a later load will want. Any address will do.
+// Prefetch the line of a later load to L2. Any address is allowed.
 #define TF_PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" : : "l"(address))
 
-// An integer that was a float: not to be simplified together with a conversion back.
+// Barrier for a float-to-integer conversion: must not be simplified with a conversion back.
 #define TF_EXACT(integer) (integer)
 
 // Names the dynamic shared memory of the block: TF_SHARED(smem); then smem[0], smem[1], ... bytes.
 #define TF_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 
-// Checked on the host only, where it reports block and thread; on a GPU it costs nothing.
+// Assertion on the host only, with block and thread in the message; nothing on a GPU.
 #define TF_ASSERT(condition, message)
 
-// Ends the program of one who asked for an element that does not exist: the host says which, as
-// `format` words it; a GPU traps, which is what torch's own kernels do.
+// Error for an out-of-range index in the data: on the host an exception with the message `format`;
+// on a GPU a trap, as in torch's own kernels.
 #define TF_FAIL_INDEX(format, index) __trap()
 
-// Device functions that synchronise threads take TF_SITE_PARAM last and pass TF_SITE_ARG on, so
-// that errors on the host name the line of the kernel instead of a line of these headers.
+// Device functions that synchronise threads take TF_SITE_PARAM as the last parameter and pass
+// TF_SITE_ARG on, so that errors on the host name the kernel's line, not one of these headers.
 #define TF_SITE_PARAM
 #define TF_SITE_ARG
-// The host's shortcut for a collective: see host/collectives.h.
+// Host shortcut for a collective: see host/collectives.h.
 #define TF_FAST_COLLECTIVE(...)
-// The host's way to turn squares of elements: see host/turn.h.
+// Host SIMD transpose of square tiles: see host/turn.h.
 #define TF_FAST_TURN(T, N, W, in, out)
-// The host's way to pick lanes out of a vector: see host/pick.h.
+// Host SIMD selection of lanes of a vector: see host/pick.h.
 #define TF_FAST_PICK(T, M, N, order, window, to)
-// The host's way to widen pairs of bf16: see host/pairs.h.
+// Host SIMD widening of pairs of bf16: see host/pairs.h.
 #define TF_FAST_WIDEN(N, words, lanes)
-// The host's way to write past its caches: see host/stream.h.
+// Host non-temporal stores: see host/stream.h.
 #define TF_FAST_STREAM(T, N, p, in)
 
 namespace tf {
 
 // Widest single access of a thread, in bytes.
 constexpr int kAccessBytes = 16;
-// Registers hold 32 bits, and shorter numbers are parts of one. Vector registers of a CPU hold any.
+// True if registers are 32 bits and shorter values are packed in them; false for CPU SIMD
+// registers.
 constexpr bool kRegistersAreWords = true;
 
-// 0 that a compiler does not take for a constant: loads at an address with it stay in their loop.
+// 0 that is opaque to the compiler: a load whose address contains it is not hoisted from a loop.
 TF_DEVICE int hidden_zero() {
   int zero;
   asm volatile("mov.u32 %0, 0;" : "=r"(zero));
   return zero;
 }
 
-// False, which no compiler knows: grids have no third dimension. A branch on it ends a basic block,
-// and ptxas moves no load from one to the next.
+// False, opaque to the compiler: grids have no third dimension. A branch on it ends a basic block,
+// and ptxas moves no loads between basic blocks.
 TF_DEVICE bool hidden_false() { return blockIdx.z != 0; }
 
-// A value is computed here: NVVM would move that into the branch that wants it.
+// Forces a value to be computed here; NVVM would sink it into the branch that uses it.
 TF_DEVICE void keep(int& v) { asm volatile("" : "+r"(v)); }
 
 TF_DEVICE unsigned bits(float v) { return __float_as_uint(v); }
@@ -86,7 +87,7 @@ TF_DEVICE unsigned long long bits(double v) { return (unsigned long long)__doubl
 TF_DEVICE float from_bits(unsigned v) { return __uint_as_float(v); }
 TF_DEVICE double from_bits(unsigned long long v) { return __longlong_as_double((long long)v); }
 
-// Functions that only one of the two math libraries has under a usable name.
+// Math functions that only one of CUDA's and the C library has under a usable name.
 namespace native {
 TF_DEVICE float erf(float x) { return ::erff(x); }
 TF_DEVICE double erf(double x) { return ::erf(x); }
@@ -101,18 +102,18 @@ TF_NATIVE(rsqrt)
 #undef TF_NATIVE
 }  // namespace native
 
-// The word in which the blocks of a cooperative launch count themselves. The driver gives each such
-// launch a workspace (%envreg1 and %envreg2: its address, high and low half), in which the word
-// follows the size: CUDA's cooperative groups synchronise grids by it. Nobody sets it to 0, and
-// launches side by side, of CUDA graphs too, have words of their own.
+// Arrival counter of the grid barrier of a cooperative launch. The driver gives each such launch a
+// workspace (%envreg1 and %envreg2: high and low half of its address), in which the counter follows
+// the size; CUDA's cooperative groups use it for grid synchronisation. It is never reset to 0, and
+// concurrent launches, also in CUDA graphs, have separate counters.
 TF_DEVICE unsigned* grid_word() {
   unsigned long long workspace;
   asm("mov.b64 %0, {%%envreg2, %%envreg1};" : "=l"(workspace));
   return reinterpret_cast<unsigned*>(workspace) + 1;
 }
 
-// Waits until all `blocks` of the grid are here. They add 2^31 together, so that the highest bit
-// changes when the last one comes, and the others are as before for the next time.
+// Barrier of all `blocks` of the grid. Together they add 2^31 to the counter, so that its highest
+// bit flips when the last block arrives, and the other bits are restored for the next barrier.
 TF_DEVICE void grid_barrier(unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
   if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
@@ -131,10 +132,10 @@ TF_DEVICE void grid_barrier(unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
 }
 
-// Asynchronous copies to shared memory (cp.async, sm_80): they pass through no registers, and nothing
-// waits for them but wait(). Those of one thread, at most `Most` under way; who else reads what they
-// bring needs a barrier after that. `place` is in bytes behind where the block's shared memory
-// begins: what of it is constant is part of the instruction, as it is of no pointer.
+// Asynchronous copies of one thread from global to shared memory (cp.async, sm_80), bypassing
+// registers, at most `Most` in flight. wait() waits for all of them; other threads that read the
+// data need a barrier after it. `place` is a byte offset from the start of the block's shared
+// memory, not a pointer, so that its constant part becomes an immediate of the instruction.
 template <int Most>
 struct AsyncCopies {
   const unsigned begin;
@@ -155,18 +156,18 @@ struct AsyncCopies {
   TF_DEVICE void wait() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 };
 
-// The barrier of a cluster's `blocks`, in two halves: all threads arrive and then wait until all
-// others have, after which they see what these wrote before, to shared memory of any of the blocks.
-// A block that has not begun has none, and one that has ended has none any more: the first access to
-// another block's comes after a barrier, and the last before one.
+// Split barrier of a cluster: all threads arrive, and then wait until all others have arrived,
+// after which writes before the barrier to shared memory of any of its blocks are visible. A
+// block's shared memory exists only while the block runs: the first access to that of another block
+// must follow a cluster barrier, and the last must precede one.
 TF_DEVICE void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 TF_DEVICE void cluster_wait(int) {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// What lies in the shared memory of the cluster's block number `rank` where `p` lies in that of this
-// one: distributed shared memory (sm_90).
+// Distributed shared memory (sm_90): address in the shared memory of the cluster's block `rank`
+// that corresponds to `p` in that of this block.
 template <class T>
 TF_DEVICE T* map_shared_rank(T* p, int rank) {
   T* there;

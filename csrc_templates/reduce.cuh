@@ -1,13 +1,14 @@
-// Reductions over the threads of a warp and of a block, and the last-block rule for the grid.
+// Reductions over the threads of a warp and of a block, and last-block detection for grid
+// reductions.
 //
-// The order in which values meet is fixed, so results do not vary from run to run, and every thread
-// gets the same bits.
+// The order of combination is fixed, so that results are deterministic, and every thread gets a
+// bit-identical result.
 #pragma once
 #include "accumulators.cuh"
 
 namespace tf {
 
-// The value of the lane whose number differs in the bits of `step`.
+// Value of lane number (lane ^ step).
 template <class T>
 TF_DEVICE T shuffle_xor(T value, int step TF_SITE_PARAM) {
   constexpr int words = sizeof(T) / 4;
@@ -24,8 +25,8 @@ TF_DEVICE T shuffle_xor(T value, int step TF_SITE_PARAM) {
   return parcel.value;
 }
 
-// Reduces over each group of `Width` neighbouring lanes; Width is a power of two up to 32. All
-// lanes of the warp must call it.
+// All-reduce over each group of `Width` adjacent lanes, a power of two up to 32. All lanes of the
+// warp must call it.
 template <class Op, int Width = 32, class T>
 TF_DEVICE T warp_reduce(T value, int lane TF_SITE_PARAM) {
   TF_FAST_COLLECTIVE(warp_reduce<Op, Width>(value TF_SITE_ARG));
@@ -38,8 +39,8 @@ TF_DEVICE T warp_reduce(T value, int lane TF_SITE_PARAM) {
   return value;
 }
 
-// A barrier of the group of `Threads` threads, of the `Groups` that a block consists of, to which
-// this thread belongs. Of the 16 barriers that a block has by number its own is 0.
+// Barrier of this thread's group, one of `Groups` groups of `Threads` threads in the block. A block
+// has 16 named barriers, of which __syncthreads uses 0.
 template <int Threads, int Groups>
 TF_DEVICE void group_barrier(int thread TF_SITE_PARAM) {
 #ifdef __CUDA_ARCH__
@@ -51,14 +52,14 @@ TF_DEVICE void group_barrier(int thread TF_SITE_PARAM) {
   __syncthreads();
 }
 
-// The largest power of two that is not larger.
+// Largest power of two that is not larger than `warps`.
 TF_DEVICE constexpr int half_of(int warps) {
   return warps < 2 ? 1 : 2 * half_of(warps / 2);
 }
-// How many lanes do: those of one warp at most.
+// Number of lanes that combine the partial results of `warps` warps: a power of two up to 32.
 TF_DEVICE constexpr int lanes_of(int warps) { return warps < 64 ? half_of(warps) : 32; }
-// What this lane begins with where the values of all warps meet: as many lanes as a power of two has,
-// which take those of the other warps, too.
+// This lane's initial value for combining the partial results of all warps: lanes_of(Warps) lanes
+// take one each, and also combine those of the remaining warps.
 template <class Op, int Warps, class T>
 TF_DEVICE T from_warps(const T* slots, int lane) {
   constexpr int lanes = lanes_of(Warps);
@@ -72,10 +73,10 @@ TF_DEVICE T from_warps(const T* slots, int lane) {
   return value;
 }
 
-// Reduces over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or one
-// of the `Groups` of so many threads that it consists of. `slots` is shared memory of the group, for
-// Threads / 32 values. There is one barrier, not two, so consecutive
-// reductions must use two sets of slots in turn.
+// All-reduce over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or
+// one of its `Groups` groups of `Threads` threads. `slots` is shared memory of the group, for
+// Threads / 32 values. There is only one barrier, so that consecutive reductions must alternate
+// between two sets of slots.
 template <class Op, int Threads, int Groups = 1, class T>
 TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   constexpr int warps = Threads / 32;
@@ -90,8 +91,8 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   return warp_reduce<Op, half_of(warps)>(value, lane TF_SITE_ARG);
 }
 
-// A value of each thread and where warps leave theirs, `At` bytes behind what it has in common with
-// others: one of several reductions that a block does side by side.
+// One of several reductions that share a barrier: this thread's value, and the slots for partial
+// results of warps, `At` bytes from the common base address.
 template <class Op, class T, int At, bool Commutes = Op::kCommutes>
 struct Exchange {
   T value;
@@ -107,14 +108,14 @@ struct Exchange {
     value = from_warps<Op, Warps>(slots(), lane);
   }
 };
-// Slots of one of the `Blocks` that reduce together.
+// Slots of block `rank`, if `Blocks` > 1 blocks of a cluster reduce together; else of this block.
 template <int Blocks, class T>
 TF_DEVICE T* slots_of_block(T* slots, int rank) {
   if constexpr (Blocks > 1) return map_shared_rank(slots, rank);
   return slots;
 }
-// The steps of several reductions, of which none waits for another's shuffles: over the lanes of a
-// warp, which then leaves what it has to all blocks, and over all warps.
+// Interleaved steps of several independent reductions: over the lanes of a warp, the write of its
+// partial result to all blocks, and over all warps.
 template <class... Exchanges>
 struct Together {
   static TF_DEVICE void over_lanes(int lane, Exchanges&... each) {
@@ -132,8 +133,8 @@ struct Together {
     for (int step = lanes_of(Warps) / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
   }
 };
-// Two of one operator need little more than one: each half of a warp's lanes has one of them to the
-// end, when it gives it to the other half.
+// Two reductions with one operator cost little more than one: each half of a warp's lanes computes
+// one of them, and the halves exchange results at the end.
 template <class Op, class T, int At, int OtherAt>
 struct Together<Exchange<Op, T, At, true>, Exchange<Op, T, OtherAt, true>> {
   using First = Exchange<Op, T, At, true>;
@@ -179,7 +180,7 @@ struct Together<Exchange<Op, T, At, true>, Exchange<Op, T, OtherAt, true>> {
     for (int step = Width / 2; step > 0; step /= 2) one.meet(lane, step);
   }
 };
-// Several reductions, each as the one above by itself, to the last bit. They share the barrier.
+// Several block reductions with one barrier; each has the same bits as by itself.
 template <int Threads, int Groups = 1, class... Exchanges>
 TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   constexpr int warps = Threads / 32;
@@ -192,9 +193,9 @@ TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   Steps::template over_warps<warps>(lane, each...);
 }
 
-// Reduces, for each of N lanes, over the threads of a block of `Threads` that have one number modulo
-// `Rows`, a power of two up to 32: they share rows that lie side by side. `slots` is shared memory
-// for (Threads / 32 + 1) * Rows * N values, which nothing else uses.
+// All-reduce for outer reductions: for each of N vector lanes, over the threads of a block of
+// `Threads` with equal index modulo `Rows`, a power of two up to 32, which share rows. `slots` is
+// shared memory for (Threads / 32 + 1) * Rows * N values, not used by anything else.
 template <class Op, int Threads, int Rows, int N, class Accumulators, class T>
 TF_DEVICE void stacked_reduce(Accumulators& lanes, T* slots TF_SITE_PARAM) {
   constexpr int warps = Threads / 32, width = Rows * N;
@@ -226,7 +227,7 @@ TF_DEVICE void stacked_reduce(Accumulators& lanes, T* slots TF_SITE_PARAM) {
   for (int v = 0; v < N; ++v) set_lane(lanes, v, all[row * N + v]);
 }
 
-// One of the parts that blocks have left, in either layout.
+// Loads a partial result of a block, for both layouts: array or Lanes.
 template <class T>
 TF_DEVICE T part_at(const T* parts, long long place) {
   return fresh(parts + place);
@@ -236,10 +237,10 @@ TF_DEVICE T part_at(const Lanes<T, N>* parts, long long place) {
   return parts[place / N].fresh(place % N);
 }
 
-// Parts of a point that a thread has under way at a time.
+// Loads of partial results that a thread has in flight.
 constexpr int kPartsAhead = 8;
-// A total of which blocks have left parts, and shared memory for a value of each thread: one of
-// several that a block adds up side by side.
+// One of several grid reductions that a block completes together: the blocks' partial results, and
+// shared memory for one value per thread.
 template <class Op, class T, class Parts>
 struct Partials {
   const Parts* parts;
@@ -252,15 +253,15 @@ template <class Op, class T, class Parts>
 TF_DEVICE Partials<Op, T, Parts> partials(const Parts* parts, T* slots) {
   return {parts, slots};
 }
-// What `Count` blocks have left of totals at `point`, parts[i * points + point] for i < Count, each in
-// an order that depends on nothing else. All threads of a block of `Threads` call it, for `Width`
-// points; those with one number modulo Width have one point and get one value. The totals share the
-// barriers, and none waits for another's memory.
+// Combines the partial results of `Count` blocks at `point`, parts[i * points + point] for
+// i < Count, in a fixed order. All threads of a block of `Threads` call it, for `Width` points;
+// threads with equal index modulo Width have the same point and get the same value. The reductions
+// share the barriers, and their loads are independent.
 template <int Threads, int Width, int Count, class... Totals>
 TF_DEVICE void sum_parts(int points, int point, Totals&... each) {
   constexpr int groups = Threads / Width;
   const int group = threadIdx.x / Width, lane = threadIdx.x % Width;
-  // All of them where they are few.
+  // All loads at once if there are few.
   constexpr int most = Threads > 1 ? kPartsAhead : 1, rounds = (Count + groups - 1) / groups;
   constexpr int ahead = rounds < most ? rounds : most;
   TF_UNROLL_BY(1)
@@ -284,12 +285,12 @@ TF_DEVICE void sum_parts(int points, int point, Totals&... each) {
   ((each.slots[threadIdx.x] = each.value), ...);
   __syncthreads();
   ((each.value = each.slots[lane]), ...);
-  // Left alone, NVRTC writes all 32 out, which is a tenth of what it takes for such a kernel.
+  // By default NVRTC unrolls all 32 iterations, a tenth of its compile time for such a kernel.
   TF_UNROLL_BY(4)
   for (int i = 1; i < groups && i < Count; ++i) (each.add(each.slots[i * Width + lane]), ...);
 }
 
-// The same of one total.
+// sum_parts for a single reduction.
 template <class Op, int Threads, int Width, int Count, class Parts, class T>
 TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots) {
   Partials<Op, T, Parts> total = partials<Op>(parts, slots);
@@ -297,9 +298,9 @@ TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots) {
   return total.value;
 }
 
-// True, in all its threads, for the block that is the last of `blocks` to call this; it sees what
-// all the others wrote before, if it reads past its L1 cache (volatile). `ticket` is 0 at the start
-// and 0 again at the end, `slot` is a word of shared memory.
+// True in all threads of the last of `blocks` blocks to call this; writes of all other blocks
+// before their calls are visible to it with loads that bypass L1 (volatile). `ticket` must be 0 and
+// is reset to 0 at the end; `slot` is a word of shared memory.
 TF_DEVICE bool is_last_block(unsigned* ticket, unsigned blocks, unsigned* slot,
                              int tid TF_SITE_PARAM) {
   __threadfence();

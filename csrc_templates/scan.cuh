@@ -1,13 +1,13 @@
-// Scans over the threads of a warp and of a block: what each has of itself and those before it.
+// Scans over the threads of a warp and of a block.
 //
-// The order in which values meet is fixed, so results do not vary from run to run. A value meets
-// those before it only: what a thread beyond the end of a row brings shows nowhere.
+// The order of combination is fixed, so that results are deterministic. A value is combined with
+// earlier ones only: values of threads beyond the end of a row do not affect results.
 #pragma once
 #include "reduce.cuh"
 
 namespace tf {
 
-// The value of another lane of each group of `Width`.
+// Value of lane `lane` of each group of `Width` lanes.
 template <int Width, class T>
 TF_DEVICE T shuffle(T value, int lane TF_SITE_PARAM) {
   constexpr int words = sizeof(T) / 4;
@@ -24,8 +24,8 @@ TF_DEVICE T shuffle(T value, int lane TF_SITE_PARAM) {
   return parcel.value;
 }
 
-// Each lane's value with those before it, for each group of `Width` neighbouring lanes; Width is a
-// power of two up to 32. All lanes of the warp must call it.
+// Inclusive scan over each group of `Width` adjacent lanes, a power of two up to 32. All lanes of
+// the warp must call it.
 template <class Op, int Width, class T>
 TF_DEVICE T warp_scan(T value, int lane TF_SITE_PARAM) {
   TF_UNROLL
@@ -37,10 +37,11 @@ TF_DEVICE T warp_scan(T value, int lane TF_SITE_PARAM) {
   return value;
 }
 
-// `running` with what the threads before this one have, of `Threads` (a power of two) that share a
-// row, of which this is number `tid`; `running` becomes what all of them have. `slots` is shared
-// memory of the group, for Threads / 32 values where it is more than a warp. There is one barrier,
-// not two, so consecutive scans must use two sets of slots in turn.
+// Exclusive scan over the `Threads` threads (a power of two) of a row, of which this is number
+// `tid`: returns `running` combined with the values of the threads before this one, and combines
+// all values into `running`. `slots` is shared memory of the group, for Threads / 32 values if it
+// is more than a warp. There is only one barrier, so that consecutive scans must alternate between
+// two sets of slots.
 template <class Op, int Threads, class T>
 TF_DEVICE T block_scan(T value, T& running, T* slots, int tid TF_SITE_PARAM) {
   constexpr int width = Threads < 32 ? Threads : 32, warps = Threads / width;

@@ -1,8 +1,8 @@
-// A tile of shared memory that is written along one dimension and read along the other.
+// Tile of shared memory that is written along one dimension and read along the other (transpose).
 //
-// Rows lie one after the other, but neighbouring units of 16 bytes trade places by a rule that
-// depends on the row: threads that write the same column of different rows then meet different
-// banks, and so do threads that read what lies together.
+// Row-major with an XOR swizzle: units of 16 bytes are permuted depending on the row, so that
+// neither writes of one column of different rows nor reads of consecutive elements have bank
+// conflicts.
 #pragma once
 #include "vector.cuh"
 
@@ -19,8 +19,8 @@ TF_DEVICE void turn(const T (&in)[N][W], T (&out)[W][N]) {
   }
 }
 
-// `Columns` elements a row. A thread writes `Width` rows at once; of these groups of rows, each
-// exchanges its units with those `Spread` further than the group before, within `Ways` units.
+// `Columns` elements per row. A thread writes `Width` rows at once; row group g is swizzled by XOR
+// of the unit index with g * `Spread` % `Ways`.
 template <class T, int Columns, int Width, int Spread, int Ways>
 struct Tile {
   static constexpr int kFull = 16 / (int)sizeof(T);
@@ -32,7 +32,7 @@ struct Tile {
     return (unit ^ row / Width * Spread % Ways) * kUnit + column % kUnit;
   }
 
-  // Element (row + w, column + n) becomes in[n][w].
+  // Sets element (row + w, column + n) to in[n][w].
   template <int N>
   TF_DEVICE void put(int row, int column, const T (&in)[N][Width] TF_SITE_PARAM) {
     T turned[Width][N];
@@ -43,7 +43,7 @@ struct Tile {
     }
   }
 
-  // out[v] becomes element (row, column + v).
+  // Sets out[v] to element (row, column + v).
   template <int V>
   TF_DEVICE void get(int row, int column, T (&out)[V] TF_SITE_PARAM) const {
     constexpr int M = V < kUnit || Ways == 1 ? V : kUnit;

@@ -1,8 +1,8 @@
 // Storage types that C++ lacks: bf16 and f16, with conversions that give torch's bits.
 //
-// A value of these types is only stored; arithmetic happens in float. On a GPU each conversion is
-// one PTX instruction, elsewhere integer arithmetic without branches, which vectorises. The two
-// agree on every bit except the payload of NaN.
+// These types are for storage only; arithmetic is in float. On a GPU each conversion is one PTX
+// instruction, elsewhere branch-free integer arithmetic, which vectorises. The results are
+// bit-identical except for the payload of NaN.
 #pragma once
 #include "prelude.cuh"
 
@@ -39,7 +39,7 @@ TF_DEVICE float to_float(f16 v) {
 
 TF_DEVICE void from_float(float v, bf16& r) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  // Here ptxas makes no pair of two neighbours, but an F2F of each.
+  // ptxas does not pack two conversions into one here, but uses an F2F for each.
   unsigned pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v), "f"(0.0f));
   r = bf16(pair >> 16);
@@ -76,7 +76,7 @@ TF_DEVICE void from_float(float v, f16& r) {
 
 // ---- casts between any two types, as torch's Tensor.to does them
 
-// The value in the type that computes: float for small floats, and itself for every other type.
+// Converts to the compute type: float for 16- and 8-bit floats, unchanged for every other type.
 template <class T>
 TF_DEVICE T widen(T v) {
   return v;
@@ -84,14 +84,14 @@ TF_DEVICE T widen(T v) {
 TF_DEVICE float widen(bf16 v) { return to_float(v); }
 TF_DEVICE float widen(f16 v) { return to_float(v); }
 
-// Convert<To>::from(v) for a v that has been widened.
+// Convert<To>::from(v) converts a widened v to `To`.
 template <class To>
 struct Convert {
   template <class From>
   static TF_DEVICE To from(From v) {
     return (To)v;
   }
-  // A select, which loops over lanes can do, and one instruction on a GPU where a conversion is two.
+  // A select: it vectorises, and is one instruction on a GPU, where a conversion is two.
   static TF_DEVICE To from(bool v) { return v ? (To)1 : (To)0; }
 };
 template <class To>
@@ -108,7 +108,7 @@ struct Convert<bf16> : ConvertThroughFloat<bf16> {};
 template <>
 struct Convert<f16> : ConvertThroughFloat<f16> {};
 
-// Integers are real on the way to the next type: TF_EXACT says so where a compiler may doubt it.
+// TF_EXACT keeps a compiler from eliding the integer between two conversions.
 template <class To>
 struct ConvertToInteger {
   template <class From>
@@ -132,7 +132,8 @@ struct Convert<unsigned int> : ConvertToInteger<unsigned int> {};
 template <>
 struct Convert<unsigned long long> : ConvertToInteger<unsigned long long> {};
 
-// C++ leaves negative floats as unsigned char undefined; torch goes through int64, which wraps.
+// Conversion of negative floats to unsigned char is undefined in C++; torch goes through int64,
+// which wraps.
 template <>
 struct Convert<unsigned char> {
   template <class From>
@@ -146,7 +147,7 @@ TF_DEVICE To cast(From v) {
   return Convert<To>::from(widen(v));
 }
 
-// ---- small floats in registers, as the float that they stand for
+// ---- 16- and 8-bit floats kept in registers as floats of equal value
 
 template <class T>
 struct Small {
@@ -157,8 +158,8 @@ template <>
 struct Small<bf16> {
   static TF_DEVICE float rounded(float v) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    // The upper half of a pair is that half of a float: one F2FP, where a bf16 of its own takes an
-    // F2F, of which a multiprocessor does an eighth as many, and a shift.
+    // A bf16x2 pair with 0 in the lower half is the float's bits: one F2FP. A single bf16 would
+    // take an F2F, with an eighth of its throughput, and a shift.
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v), "f"(0.0f));
     return from_bits(pair);
@@ -173,12 +174,12 @@ struct Small<bf16> {
   static TF_DEVICE bf16 narrow(float v) { return bf16(bits(v) >> 16); }
 };
 
-// The nearest float that T holds.
+// Rounds to the nearest float that is representable in T.
 template <class T>
 TF_DEVICE float rounded(float v) {
   return Small<T>::rounded(v);
 }
-// A float that T holds, as T.
+// Converts a float that is representable in T to T.
 template <class T>
 TF_DEVICE T narrow(float v) {
   return Small<T>::narrow(v);

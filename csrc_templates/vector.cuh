@@ -1,7 +1,7 @@
 // Vector loads and stores: N consecutive elements between memory and a thread's registers.
 //
-// The address must be aligned to min(16, N * sizeof(T)) bytes. A GPU moves at most 16 bytes in one
-// instruction, so longer vectors become several accesses there; a CPU takes the array whole.
+// The address must be aligned to min(16, N * sizeof(T)) bytes. A GPU moves at most 16 bytes per
+// instruction, so that longer vectors are several accesses; a CPU accesses the whole array.
 #pragma once
 #include "prelude.cuh"
 
@@ -15,12 +15,12 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
 template <class T, int N>
 constexpr int kPiece = N * (int)sizeof(T) <= kAccessBytes ? N : kAccessBytes / (int)sizeof(T);
 
-// A GPU's registers are words. To cut an element out of one costs an instruction; elements that are
-// split into registers of their own cost one more each, and PRMTs to put them together again.
+// True if a GPU should access vectors of short elements as 32-bit words. Extracting an element from
+// a word costs an instruction; loads of single elements cost one more each, and PRMTs to pack them.
 template <class T, int M>
 constexpr bool kWords = kRegistersAreWords && sizeof(T) <= 2 && M * sizeof(T) % 4 == 0;
 
-// Element k of a word, the lowest first.
+// Element k of a word, lowest first.
 template <class T>
 TF_DEVICE T part(unsigned word, int k) {
   if constexpr (sizeof(T) == 1) {
@@ -36,16 +36,15 @@ TF_DEVICE unsigned pair(T low, T high) {
   return (unsigned)(unsigned short)low | (unsigned)(unsigned short)high << 16;
 }
 
-// to[i] = from[i], as the vector loops that come after read it. A compiler copies a struct, and clears
-// an array, in pieces of its own: shorter ones than a CPU's longest registers, and a core waits for
-// memory that it reads in longer pieces than it was written in.
+// to[i] = from[i], as a vector loop. Compilers copy structs and clear arrays in pieces shorter than
+// the widest SIMD registers, and a wider load after them stalls, without store forwarding.
 template <class T, int N>
 TF_DEVICE void copy(const T (&from)[N], T (&to)[N]) {
   TF_VEC
   for (int i = 0; i < N; ++i) to[i] = from[i];
 }
 
-// Every element becomes 0.
+// Sets all elements to 0.
 template <class T, int N>
 TF_DEVICE void clear(T (&x)[N]) {
   TF_VEC
@@ -80,15 +79,15 @@ TF_DEVICE void load(const T* p, T (&out)[N] TF_SITE_PARAM) {
   }
 }
 
-// The same wherever p is, on a CPU: a GPU's vectors are aligned.
+// Load without alignment requirement, on a CPU only.
 template <int N, class T>
 TF_DEVICE void load_unaligned(const T* p, T (&out)[N]) {
   TF_VEC
   for (int i = 0; i < N; ++i) out[i] = p[i];
 }
 
-// Elements of memory on their way into registers, in words if they fill any: nothing waits for them
-// before they are unpacked. They are bf16, f16 or float.
+// Registers of a vector load in flight, as 32-bit words if N elements fill any: no instruction
+// waits for the load before unpack(). T is bf16, f16 or float.
 template <bool kWhole, class T, int N>
 struct FetchOf {
   using type = Vec<T, N>;
@@ -106,7 +105,7 @@ TF_DEVICE Fetch<T, N> fetch(const T* p TF_SITE_PARAM) {
   TF_ASSERT((unsigned long long)p % (N * sizeof(T)) == 0, "misaligned vector load");
   return *reinterpret_cast<const Fetch<T, N>*>(p);
 }
-// out[i] = p[i] for what was fetched from p
+// out[i] = p[i], for the result of fetch(p)
 template <int N, class T>
 TF_DEVICE void unpack(const Fetch<T, N>& words, T (&out)[N]) {
   if constexpr (N * sizeof(T) % 4 == 0) {
@@ -118,7 +117,7 @@ TF_DEVICE void unpack(const Fetch<T, N>& words, T (&out)[N]) {
   }
 }
 
-// to[i] = window[pick number i]; it stays where that is -1, and after the last one.
+// to[i] = window[Picks[i]]; unchanged if Picks[i] is -1 and behind the last pick.
 template <int... Picks, class T, int M, int N>
 TF_DEVICE void pick(const T (&window)[M], T (&to)[N]) {
   static_assert(sizeof...(Picks) <= N, "at most one element for each lane");
@@ -135,7 +134,7 @@ TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
   TF_ASSERT((unsigned long long)p % alignof(Vec<T, M>) == 0, "misaligned vector store");
   TF_UNROLL
   for (int i = 0; i < N; i += M) {
-    // Bytes are put together by the compiler as well as by us.
+    // The compiler packs bytes as well as this code would.
     if constexpr (kWords<T, M> && sizeof(T) == 2) {
       Vec<unsigned, M / 2> pairs;
       TF_UNROLL
@@ -152,7 +151,7 @@ TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
   }
 }
 
-// The same where nobody reads it before it has left the caches: it may go past them.
+// Store of data that is not read again while it would be cached: may bypass the caches.
 template <int N, class T>
 TF_DEVICE void stream(T* p, const T (&in)[N] TF_SITE_PARAM) {
   TF_FAST_STREAM(T, N, p, in);

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from thunder_fuser.errors import FuserError
 
 _BROKEN_PIPE = 141
-"""What a shell reports of a program that a closed pipe has ended."""
+"""Exit status that a shell reports for a process ended by SIGPIPE (128 + 13)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # `demo | head`: the reader has what it wants. What is still buffered goes nowhere.
+        # `demo | head`: the reader closed the pipe. Buffered output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return status
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    # Imported when chosen: torch alone takes seconds, which `--help` and `cache` can do without.
+    # Imported on demand: torch alone takes seconds, and `--help` and `cache` do not need it.
     if chosen.command == "demo":
         from thunder_fuser import demo
 

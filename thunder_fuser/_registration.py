@@ -1,8 +1,8 @@
-"""Thunder learns of this package as soon as both are imported, in either order.
+"""Registration with Thunder as soon as both packages are imported, in either order.
 
-Then `thunder.jit(f, executors=["thunder_fuser"])`, the plugin and the recipe of this name exist.
-Importing this package alone does not import Thunder, which takes seconds: where it comes first, a
-finder waits for Thunder.
+It provides `thunder.jit(f, executors=["thunder_fuser"])`, and the plugin and recipe of this name.
+Importing this package does not import Thunder, which takes seconds: if this package is imported
+first, an import hook (meta path finder) registers it when Thunder is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 
 _HOST = "thunder"
 _REGISTERS = "thunder_fuser.frontends.thunder"
-"""Whose import is all that it takes; it may be what imports Thunder."""
+"""Module whose import registers the executor. It imports Thunder if nothing did before."""
 
 
 def register_with_thunder() -> None:
@@ -43,7 +43,7 @@ def _register() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds Thunder once, as the other finders do, and has it loaded by `_ThenRegister`."""
+    """One-shot meta path finder for Thunder that wraps its loader in `_ThenRegister`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -58,7 +58,7 @@ class _Finder(MetaPathFinder):
 
 
 class _ThenRegister(Loader):
-    """A module's own loader, and the registration afterwards."""
+    """Loader that delegates to the module's own loader and then registers the executor."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

@@ -1,7 +1,7 @@
-"""`cache info` and `cache clear`: the compiled kernels on disk, counted and removed.
+"""`cache info` and `cache clear`: count and remove the compiled kernels on disk.
 
-Each target keeps its own in a folder of its name and looks after writing and evicting them.
-Whatever else lies in the cache folder is not ours and stays.
+Each target has a subfolder of its name, where it writes and evicts entries itself. Other files in
+the cache folder are left alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TARGETS = ("host", "cuda")
 
 
 def files(target: str) -> list[Path]:
-    """What `target` has finished writing."""
+    """Return the complete cache files of `target`, without temporary ones."""
     folder = current().cache_folder / target
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     unfinished = (".tmp-", "tmp/")
@@ -24,7 +24,7 @@ def files(target: str) -> list[Path]:
 
 
 def info() -> str:
-    """Files and bytes of every target, and where they are."""
+    """Return file counts and sizes of every target, and the cache path."""
     rows = (f"  {target:5} {_amount(files(target))}" for target in TARGETS)
     return "\n".join((f"cache in {current().cache_folder}", *rows, *_refused()))
 
@@ -39,9 +39,9 @@ def _refused() -> Iterator[str]:
 
 
 def clear() -> str:
-    """Remove every file of every target; says what went.
+    """Remove every cached file of every target and return a summary.
 
-    The folders stay: a process that is compiling has them open.
+    Folders stay, because a compiling process may have them open.
     """
     found = [path for target in TARGETS for path in files(target)]
     amount = _amount(found)

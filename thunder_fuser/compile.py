@@ -1,9 +1,10 @@
-"""The road from a Fusion to launches, one call a stage:
+"""Compilation pipeline from a Fusion to kernel launches, one call per stage:
 
-    specialise -> passes -> plan -> schedule -> lower -> generate -> compile -> link
+    specialise -> passes -> plan -> schedule -> lower -> launch-bound hint -> generate -> compile
+    -> link
 
-Each stage is a function from one value to the next, and changes nothing before it. `watch` is shown
-every value between them (observers.py): logs, dumped files, and whoever else asks.
+Each stage is a function from one value to the next and does not modify its input. Every
+intermediate value is passed to `watch` (observers.py): logs, dumped files, other observers.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from thunder_fuser.templates.lower import lower
 
 @dataclass(frozen=True, slots=True)
 class GeneratedPlan:
-    """A plan and its kernels as text: all that is done before a compiler runs.
+    """A plan and its kernels as source text, before any compiler runs.
 
-    kernels  by segment
+    kernels  generated kernel of each segment, by segment index
     """
 
     plan: SegmentedFusion
@@ -51,7 +52,7 @@ class GeneratedPlan:
 
 
 def generate_plan(fusion: Fusion, binding: Binding, name: str) -> GeneratedPlan:
-    """The kernels for tensors that bind to `fusion` as `binding` says."""
+    """Plan `fusion` for the sizes, layouts and device of `binding`, and generate its kernels."""
     watch = Watch(name, fusion)
     plan = plan_bound(fusion, binding, watch)
     return _generated_plan(plan, binding.device, target_for(binding.device), watch)
@@ -66,7 +67,7 @@ def _generated_plan(
 
 
 def link_plan(generated: GeneratedPlan, target: Target | None = None) -> Executable:
-    """What runs the plan: kernels, and torch where one cannot be prepared."""
+    """Compile the kernels and build the Executable; torch runs segments that fail to compile."""
     plan, device, kernels = generated.plan, generated.device, generated.kernels
     watch, failures = generated.watch, generated.failures
     with on_device(device):
@@ -80,12 +81,12 @@ def link_plan(generated: GeneratedPlan, target: Target | None = None) -> Executa
 def compile_plan(
     plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch | None = None
 ) -> Executable:
-    """What runs a plan on `device`."""
+    """Generate, compile and link the kernels of `plan` for `device`."""
     return link_plan(_generated_plan(plan, device, target, watch or Watch("plan", plan)), target)
 
 
 def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusion:
-    """The plan for inputs of given sizes and layouts."""
+    """Return the plan for the input sizes, layouts and device of `binding`."""
     watch("fusion", fusion)
     fusion = specialise(fusion, binding.sizes) if binding.sizes else fusion
     device = planned_for(binding.device)
@@ -96,7 +97,9 @@ def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusio
 def plan_unbound(
     fusion: Fusion, device: DeviceInfo, sizes: Mapping[str, int] | None, watch: Watch
 ) -> SegmentedFusion:
-    """The plan of a definition alone: its bytes are formulas of the sizes that it leaves open."""
+    """Return the plan of a definition without inputs. With symbolic sizes, byte counts are formulas
+    of them; `sizes` gives representative values.
+    """
     watch("fusion", fusion)
     if fusion.is_static:
         plan = partition_after(_passes(watch), fusion, None, device)
@@ -105,7 +108,7 @@ def plan_unbound(
 
 
 def _passes(watch: Watch) -> Callable[[Fusion], Fusion]:
-    """All passes, under the options in force."""
+    """Return a function that runs all passes under the current options."""
     options = current()
 
     def seen(name: str, left: Fusion, changed: bool) -> None:
@@ -131,7 +134,9 @@ def generate_kernels(
     watch: Watch | None = None,
     failures: Failures | None = None,
 ) -> dict[int, GeneratedKernel]:
-    """Kernels by segment, as text: no compiler, no device. Equal segments have one kernel."""
+    """Generate the source of each segment's kernel, by segment index; needs no compiler and no GPU.
+    Equal segments share one kernel.
+    """
     watch = watch or Watch("plan", plan)
     failures = failures or Failures(tolerant=False)
     found: dict[int, GeneratedKernel] = {}
@@ -168,11 +173,11 @@ def compile_kernels(
     watch: Watch,
     failures: Failures | None = None,
 ) -> dict[int, Launch]:
-    """Launches by segment. Kernels of one text are compiled once, all of them as one program; each
-    as its own where that fails.
+    """Compile kernels; launches by segment index. Kernels of equal text are compiled once. All are
+    compiled as one program, or separately if that fails and `failures` tolerates the error.
     """
     failures = failures or Failures(tolerant=False)
-    # Kernels of one text may differ in their grids.
+    # Kernels of equal text may differ in their grids.
     distinct = list(dict.fromkeys(k.kernel for k in kernels.values()))
     launches: dict[Kernel, Launch] = {}
     if distinct:

@@ -1,8 +1,8 @@
-"""CompiledFusion: a Fusion that can be called. One Executable for each kind of inputs.
+"""CompiledFusion: a callable Fusion with a cache of Executables, one per input key.
 
-A call whose inputs are like those of the one before runs what that ran; another one looks its key
-up (shapes, strides, dtypes, alignment, device). Only a new key goes down the road: bind,
-specialise, passes, plan, schedule, code, compile.
+If the guard of the previous call accepts the inputs, its Executable runs again; otherwise the key
+(shapes, strides, dtypes, alignment, device) is looked up. Only a new key is compiled: bind,
+specialise, passes, plan, schedule, code generation, compilation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 @dataclass(frozen=True, slots=True)
 class _Latest:
-    """What a call found: calls like it need not look for it."""
+    """Executable, guard, options and device of the latest call: fast path of the next call."""
 
     options: Options | None = None
     device: torch.device | None = None
@@ -56,10 +56,12 @@ class CompiledFusion:
     """A fusion, specialised and compiled per shape, stride, dtype, alignment class, device and
     options.
 
-    Sizes may be symbolic. Calls may come from several threads; a key is compiled once, and again
-    only if too many others have come since. `latest` is what ran in the last call; `among` the
-    progress of the fusions that are compiled beside it; `ahead` is called before it compiles, to
-    have them compiled at once.
+    Sizes may be symbolic. Thread-safe. A key is compiled once, and again only after eviction from
+    the LRU cache of executables.
+
+    latest  plan and kernels of the last call
+    among   progress shared with the other fusions of the trace
+    ahead   called before a compilation, to compile all fusions of the trace together
     """
 
     def __init__(self, fusion: Fusion, name: str = "fusion") -> None:
@@ -77,14 +79,14 @@ class CompiledFusion:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What can be copied and kept: the fusion and what was made of it, not what runs."""
+        """Pickle the fusion, its name and the plan of the last call, but no executables."""
         return _restored, (self.fusion, self.name, self.latest)
 
     def __call__(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> list[torch.Tensor]:
-        """Run on `inputs`; returned outputs in order. Mistakes raise before anything is
-        compiled.
+        """Run on `inputs` (tensors and scalars in definition order) and return the outputs in
+        order. Invalid inputs raise before anything is compiled.
         """
         latest = self._latest
         executable = latest.executable
@@ -104,8 +106,8 @@ class CompiledFusion:
     def in_torch(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> list[torch.Tensor]:
-        """The same by torch's operations, one at a time, for whatever follows these. FuserTypeError
-        under a transform of torch.func.
+        """Evaluate with torch operations, one at a time, so that tracers and modes see them. Raises
+        FuserTypeError under a torch.func transform.
         """
         if is_transformed():
             raise FuserTypeError(
@@ -115,7 +117,7 @@ class CompiledFusion:
             )
         fusion = with_seeds_in_memory(self.fusion, inputs)
         binding = bind(fusion, inputs, device)
-        # Some tracers follow sizes, too; what they record is for these.
+        # Some tracers track sizes symbolically; what they record is specialised to these values.
         sizes = {name: int(size) for name, size in binding.sizes.items()}
         fusion = specialise(fusion, sizes) if sizes else fusion
         with torch.no_grad():
@@ -124,11 +126,11 @@ class CompiledFusion:
     def executable_for(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> Executable:
-        """What a call with `inputs` runs, compiled if need be."""
+        """Return the Executable that a call with `inputs` runs, compiling it on a cache miss."""
         return self._find(inputs, device)
 
     def is_compiled(self, inputs: Sequence[Any], device: torch.device | None = None) -> bool:
-        """Whether such inputs have their kernels already, under the options in force."""
+        """True if an Executable for these inputs is cached under the current options."""
         return (*key_of(inputs, self._sizes), device) in self._table()
 
     def plan(
@@ -137,11 +139,11 @@ class CompiledFusion:
         sizes: Mapping[str, int] | None = None,
         device: torch.device | None = None,
     ) -> SegmentedFusion:
-        """The plan for `inputs` (fake tensors will do), or for the sizes of the definition alone,
-        on `device` if that is known.
+        """Return the plan for `inputs` (fake tensors are accepted), or for the definition alone.
 
-        Of sizes that the definition leaves open its bytes are formulas then; `sizes` are those that
-        it is to be made for, by the names that the plan gives them.
+        Without inputs, byte counts are formulas of the symbolic sizes; `sizes` maps their names in
+        the plan to representative values. Raises FuserValueError if `sizes` comes with `inputs`, or
+        if no size is symbolic.
         """
         if sizes is not None and (inputs is not None or self.fusion.is_static):
             raise FuserValueError(
@@ -156,8 +158,8 @@ class CompiledFusion:
             return plan_unbound(self.fusion, planned_for(device), sizes, self._watch())
 
     def dense_plan(self, device: torch.device | None) -> SegmentedFusion:
-        """The plan for inputs that lie as they are declared, made once for each device: reports ask
-        for it again and again.
+        """Return the plan for inputs with the declared layouts, cached by device and options
+        because reports ask for it repeatedly.
         """
         key = device, current()
         if key not in self._dense:
@@ -167,7 +169,7 @@ class CompiledFusion:
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> tuple[Kernel, ...]:
-        """The kernels for `inputs` as text. Compiles nothing, needs no device."""
+        """Generate the kernels for `inputs` as source text, without compiling or a GPU."""
         binding = bind(self.fusion, inputs, device)
         info = target_for(binding.device).device_info(binding.device)
         with without_modes():
@@ -177,11 +179,11 @@ class CompiledFusion:
 
     @property
     def executables(self) -> tuple[Executable, ...]:
-        """What has been compiled and is kept, in order."""
+        """Cached executables in the order of their compilation."""
         return tuple(self._made)
 
     def forget(self, executable: object) -> None:
-        """Drop an executable: a call for its kind of inputs compiles again."""
+        """Drop an executable from the cache: the next call with its key compiles again."""
         for table in list(self._tables.values()):
             for key in [key for key, found in list(table.items()) if found is executable]:
                 table.pop(key, None)
@@ -190,12 +192,12 @@ class CompiledFusion:
             self._latest = _Latest()
 
     def _table(self) -> dict[Key, Executable]:
-        """What was compiled under the options in force: most of them change what a kernel does."""
+        """Executables by key under the current options, most of which change generated code."""
         with self._lock:
             return self._tables.setdefault(current(), {})
 
     def _find(self, inputs: Sequence[Any], device: torch.device | None) -> Executable:
-        """By the key of the inputs, compiled if need be."""
+        """Look the Executable up by the key of the inputs, compiling it on a miss."""
         table = self._table()
         key = (*key_of(inputs, self._sizes), device)
         found = table.get(key)
@@ -209,8 +211,8 @@ class CompiledFusion:
         return found
 
     def foresee(self, device: torch.device) -> tuple[Kernel, ...]:
-        """The kernels of a first call with row-major tensors, which such a call finds written;
-        none where sizes are open, or something was compiled already.
+        """Generate the kernels of a first call with row-major tensors ahead of that call, which
+        reuses them. Empty if sizes are symbolic or something was compiled already.
         """
         if not self.fusion.is_static or self._made:
             return ()

@@ -1,15 +1,15 @@
-"""Everything a user can switch, as one frozen dataclass mirrored by environment variables.
+"""User options, as one frozen dataclass mirrored by environment variables.
 
 A field `name` of `Options` is the variable `THUNDER_FUSER_NAME`; `TABLE` is derived from the
-fields, and the parser, `doctor` and docs/options.md read it, so that a switch is declared
-in one place.
+fields, and the parser, `doctor` and docs/options.md read it, so that an option is declared in one
+place.
 The environment is read once, at the first `current()`.  An empty variable counts as unset.
 
     with options(strict=True, logs="segment"):
         fn(x)
 
-Overrides nest and live in a context variable: they never leak into other threads or tasks, and
-whatever compiles takes the options of the thread that asks for it.  Only `logs` acts on the whole
+Overrides nest and live in a context variable: they never leak into other threads or tasks, and a
+compilation uses the options of the thread that requests it.  Only `logs` acts on the whole
 process, because loggers do.
 """
 
@@ -48,16 +48,17 @@ def _option(
     pattern: str = ".*",
     example: str = "",
 ) -> _T:
-    """A field with its documentation and, where the type says too little, a restriction."""
+    """Declare an option field with its documentation and constraints beyond the type."""
     metadata = {"doc": doc, "minimum": minimum, "pattern": pattern, "example": example}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The switches of one compilation.  Immutable; every value is checked when the object is made.
+    """Options of a compilation.  Immutable; values are checked at construction.
 
-    Raises FuserTypeError or FuserValueError, naming the option, what it takes and what it got.
+    docs/options.md describes each field.  Raises FuserTypeError for a wrong type, FuserValueError
+    for a wrong value, with the option, the expected values and the given one.
     """
 
     strict: bool = _option(False, "raise on our own bugs instead of falling back to torch")
@@ -108,7 +109,7 @@ class Options:
 
     @property
     def cache_folder(self) -> Path:
-        """Where compiled kernels are kept, one folder a target.  It may not exist yet."""
+        """Folder of compiled kernels, with a subfolder per target.  It may not exist yet."""
         if self.cache_dir:
             return Path(self.cache_dir).expanduser()
         if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -116,7 +117,7 @@ class Options:
         try:
             return Path.home() / ".cache" / log.PACKAGE
         except RuntimeError:
-            # A container without a home.  The user's number keeps users apart in a shared folder.
+            # A container without a home.  The user ID keeps users apart in a shared folder.
             return Path(tempfile.gettempdir()) / f"{log.PACKAGE}-{os.getuid()}"
 
 
@@ -140,7 +141,7 @@ class Option:
 
     @property
     def expects(self) -> str:
-        """What the option takes, in words."""
+        """Accepted values, in words."""
         if self.choices:
             return " or ".join(self.choices)
         if bool in self.kinds:
@@ -150,7 +151,7 @@ class Option:
         return f"text like {self.example}" if self.example else "text"
 
     def parse(self, text: str) -> object:
-        """The value that the variable's non-empty text stands for; raises FuserValueError."""
+        """Parse the variable's non-empty text; raises FuserValueError."""
         value: object = text
         if bool in self.kinds:
             value = _BOOLEANS.get(text.lower())
@@ -162,9 +163,11 @@ class Option:
         return value
 
     def check(self, value: object, where: str) -> None:
-        """Raise unless `value` is one that the option takes; `where` names it in the message."""
+        """Raise FuserTypeError or FuserValueError unless the option accepts `value`; `where` names
+        the option in the message.
+        """
         problem = f"{where}: expected {self.expects}, got {value!r}"
-        # The exact type: a bool is an int to Python and a mistake here.
+        # Exact type: bool is a subclass of int, but True is no valid integer option.
         if type(value) not in self.kinds:
             raise FuserTypeError(problem)
         fits: object
@@ -204,7 +207,7 @@ TABLE: tuple[Option, ...] = tuple(
 
 
 def from_environment(environment: Mapping[str, str]) -> Options:
-    """The options that `environment` sets; warns about a variable of ours that nobody reads."""
+    """Return the options that `environment` sets; warn about unknown variables with our prefix."""
     by_variable = {option.variable: option for option in TABLE}
     values = {}
     for variable, text in sorted(environment.items()):
@@ -234,8 +237,8 @@ def _process_options() -> Options:
 
 
 def _with_known_channels(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment without log channels that do not exist, of which it is told: nobody's program
-    should end because of what it was to say.
+    """Return the environment without unknown log channels, which are reported on stderr: a typing
+    error in a log setting should not end the program.
     """
     variable = f"{PREFIX}LOGS"
     known = []
@@ -253,13 +256,14 @@ _overridden: ContextVar[Options | None] = ContextVar("thunder_fuser_options", de
 
 
 def current() -> Options:
-    """The options in force: the innermost `options(...)` of this thread, or the environment's."""
+    """Current options: those of the innermost `options(...)` of this thread, or the environment."""
     return _overridden.get() or _process_options()
 
 
 @contextlib.contextmanager
 def options(**overrides: Any) -> Iterator[Options]:
-    """Change options inside a `with` block; what is not named keeps its present value.
+    """Override options inside a `with` block, by the field names of `Options`; options not named
+    keep their current value. Yields the resulting `Options`.
 
     Raises FuserTypeError for an unknown name or a wrong type, FuserValueError for a wrong value.
     """

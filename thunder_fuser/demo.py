@@ -1,7 +1,7 @@
 """`python -m thunder_fuser demo`: rotary embeddings, fused, run, and checked against float64.
 
-The program is that of NVIDIA/Fuser issue 2577: from the joint projection of a transformer block to
-rotated queries, keys and values, where several heads share a key and a value.
+The program is that of NVIDIA/Fuser issue 2577: from the joint QKV projection of a transformer block
+to rotated queries, keys and values, with grouped-query attention.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTINGS = (HEADS, GROUPS, HEAD_SIZE, ROTATED)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, count: int) -> torch.Tensor:
-    """The first `count` elements of each head, taken as pairs of halves, turned by an angle."""
+    """Rotate the first `count` elements of each head, paired by halves; keep the others."""
     turned, kept = x[..., :count], x[..., count:]
     first, second = turned[..., : count // 2], turned[..., count // 2 :]
     partner = torch.cat((-second, first), dim=-1)
@@ -35,7 +35,8 @@ def rope(
     head_size: int,
     rotated: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values [batch, heads, length, head_size] from x [batch, length, features].
+    """Return queries, keys and values [batch, heads, length, head_size] of x [batch, length,
+    features].
 
     `x` holds, for each group, its queries, then one key and one value that they share; `cos` and
     `sin` are [length, rotated].
@@ -53,7 +54,7 @@ def rope(
 
 
 def main() -> int:
-    """Run forward and backward on the GPU, or the CPU where there is none; 0 if all is right."""
+    """Run forward and backward on the GPU, else on the CPU; return 0 if all results are right."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     features = (HEADS + 2 * GROUPS) * HEAD_SIZE
@@ -61,7 +62,7 @@ def main() -> int:
     inputs = [torch.randn(size, device=device).to(torch.bfloat16) for size in sizes]
     print(f"rotary embeddings of x {list(sizes[0])}, bfloat16, on {device}")
     with warnings.catch_warnings():
-        # Thunder warns of packages that it could use, and torch of what Thunder uses.
+        # Thunder warns of absent optional packages, torch of deprecated functions Thunder uses.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"thunder\.")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         right = [_forward(inputs), _backward(inputs)]
@@ -69,7 +70,7 @@ def main() -> int:
 
 
 def _forward(inputs: Sequence[torch.Tensor]) -> bool:
-    """Without gradients: one fusion."""
+    """Run and check the program without gradients: one fusion."""
     import thunder
 
     import thunder_fuser
@@ -89,7 +90,7 @@ def _forward(inputs: Sequence[torch.Tensor]) -> bool:
 
 
 def _backward(inputs: Sequence[torch.Tensor]) -> bool:
-    """With gradients: what eager saves and recomputes, in fusions before and after the loss."""
+    """Run and check forward and backward: fusions before and after the loss."""
     import thunder
 
     import thunder_fuser
@@ -120,7 +121,7 @@ def _gradients(function: Program, inputs: Sequence[torch.Tensor]) -> Sequence[to
 
 
 def _compare(name: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether our result is as close to float64 as eager's."""
+    """True if our error against float64 is at most 1.1 times that of eager torch."""
     size = exact.abs().max()
     error, reference = (float((t.double() - exact).abs().max() / size) for t in (ours, eager))
     right = error <= 1.1 * reference

@@ -1,5 +1,5 @@
-"""What plans and schedules know of a device: data, so that any device can be planned
-for anywhere.
+"""Device model for planning and scheduling: plain data, so that plans for any device can be made
+on any machine.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 WARP_SIZE = 32
-"""Threads that run in step and shuffle: of every GPU of NVIDIA, and of the host in its place."""
+"""Threads of a warp, on every NVIDIA GPU and in the host target's emulation."""
 
 _KEPT = 0.75
-"""Of the L2 cache, that what is read once more may take."""
+"""Fraction of the L2 cache within which data that was read before still hits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipeLanes:
-    """Threads of a multiprocessor whose instruction each pipe takes in one clock, by the names of
-    `lower/pipes.py`; `issue`: of all pipes together. `tensor`: 16-bit FLOPs of tensor cores in one
-    clock, with sums in fp32.
+    """Instruction throughput of a multiprocessor per pipe, in thread instructions per clock; pipe
+    names as in `lower/pipes.py`.
+
+    issue   limit for all pipes together
+    tensor  FLOPs of the tensor cores per clock, with 16-bit operands and fp32 accumulation
     """
 
     fma: int
@@ -32,11 +34,11 @@ class PipeLanes:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A way to other devices.
+    """Interconnect to other devices.
 
-    bandwidth  bytes per second that a device sends, at best
-    latency    seconds of one step of a ring, however little is sent
-    reach      devices that are connected so, neighbours by their ranks; 0 for all there are
+    bandwidth  peak bytes per second that a device sends
+    latency    seconds of one step of a ring, even for an empty message
+    reach      number of devices with consecutive ranks that it connects; 0 for all
     """
 
     name: str
@@ -45,40 +47,40 @@ class Link:
     reach: int = 0
 
     def seconds(self, sent: float, steps: int) -> float:
-        """What a device takes that sends so many bytes in so many steps."""
+        """Time for a device to send `sent` bytes in `steps` steps."""
         return steps * self.latency + sent / self.bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What schedules know of a device. Sizes in bytes, `bandwidth` in bytes per second.
+    """Device parameters for planning and scheduling. Sizes in bytes, `bandwidth` in bytes per
+    second.
 
-    vector_bytes            widest useful access of one thread: 16 on a GPU; on the host more, so
+    vector_bytes            widest useful access of one thread: 16 on a GPU; more on the host, so
                             that one thread's vector loop fills SIMD registers
-    blocks_per_sm           blocks that a multiprocessor holds at most, however small
-    shared_bytes_reserved   shared memory of each block that the system takes
-    sector_bytes            what memory moves at least
-    bytes_in_flight_per_sm  loads that must be outstanding to reach `bandwidth`; 0 on the host,
-                            whose cores prefetch by themselves
-    fp32_rate               fp32 instructions of all threads per second
-    launch_seconds          what a kernel takes that does nothing, among others
-    grid_barrier_seconds    what a kernel takes more in which all blocks wait for each other
-    threads_are_serial      one core runs the threads of a block one after the other: a block has
-                            one, caches stand for registers and shared memory
-    lanes                   instructions of a multiprocessor in one clock
-    load_seconds            what a load takes that memory answers, on a device that does little else
-    copy_share              of `bandwidth` that a copy of much memory reaches
-    prefetches_by_software  a core waits for each load that jumps, unless it was asked for before
-    outer_cache_bytes       the last cache before memory, where stores can go past it; 0 where
-                            they cannot, or where caches do not read what is overwritten
-    fresh_bytes             an allocation of so many bytes is new pages, which the system clears
-                            in the caches when they are first touched; 0 where it is used again
-    clusters                blocks of a cluster, which reach each other's shared memory, and how
-                            many such clusters are on the device at a time whose blocks have a
-                            multiprocessor each: those of a cluster are neighbours; none where the
-                            device has no clusters, or where it is not known how many
-    links                   ways to other devices, the nearest first; none where not known
-    collective_seconds      what a collective takes that sends nothing, in one step
+    blocks_per_sm           resident blocks per multiprocessor at most, however small
+    shared_bytes_reserved   shared memory that the system reserves in each block
+    sector_bytes            smallest memory transaction
+    bytes_in_flight_per_sm  outstanding loads needed to reach `bandwidth`; 0 on the host, whose
+                            cores prefetch in hardware
+    fp32_rate               fp32 instructions per second, of all threads
+    launch_seconds          time of an empty kernel in a sequence of kernels
+    grid_barrier_seconds    additional time of a kernel with a grid-wide barrier
+    threads_are_serial      one core runs the threads of a block sequentially: a block has one
+                            thread, and caches stand for registers and shared memory
+    lanes                   instruction throughput of a multiprocessor per clock
+    load_seconds            latency of a load from memory on a device that is otherwise idle
+    copy_share              fraction of `bandwidth` that a large copy reaches
+    prefetches_by_software  a core stalls on each non-sequential load unless it was prefetched
+    outer_cache_bytes       size of the last-level cache if stores can bypass it; 0 if they cannot,
+                            or if caches do not read lines that are overwritten
+    fresh_bytes             smallest allocation that gets new pages, which the system clears in
+                            the caches at first touch; 0 if memory is reused
+    clusters                pairs of cluster size in blocks and number of such clusters that are
+                            resident with a multiprocessor for each block; empty if the device has
+                            no clusters or the number is not known
+    links                   interconnects to other devices, nearest first; empty if not known
+    collective_seconds      time of a collective of one step that sends nothing
     """
 
     name: str
@@ -113,29 +115,31 @@ class DeviceInfo:
     collective_seconds: float = 0.0
 
     def sms_of_clusters(self, cluster: int) -> int:
-        """Multiprocessors that clusters of so many blocks have, one for each block."""
+        """Multiprocessors usable by clusters of `cluster` blocks, with one block on each."""
         if cluster == 1:
             return self.sm_count
         return cluster * max(1, dict(self.clusters).get(cluster, 0))
 
     @property
     def largest_cluster(self) -> int:
-        """Blocks that reach each other's shared memory, at most."""
+        """Largest cluster size in blocks; 1 without clusters."""
         return max((blocks for blocks, _ in self.clusters), default=1)
 
     @property
     def copies_async(self) -> bool:
-        """Whether copies from memory to shared memory pass through no registers (cp.async)."""
+        """True if the device has cp.async: copies from global to shared memory that bypass
+        registers (sm_80 and later).
+        """
         return self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 80
 
     @property
     def clock_rate(self) -> float:
-        """Clocks per second, at their highest."""
+        """Peak clock rate in Hz."""
         return self.fp32_rate / (self.sm_count * self.lanes.fma)
 
     def product_rate(self, itemsize: int) -> float:
-        """FLOPs per second of matrix products, by the size of their elements: of tensor cores where
-        these have them, doubled for 8 bits.
+        """Peak FLOPs per second of matrix products with elements of `itemsize` bytes: tensor cores
+        if the device has them for these, at twice the 16-bit rate for 8 bits.
         """
         if itemsize == 8:
             flops = 2 * self.lanes.fp64
@@ -147,17 +151,19 @@ class DeviceInfo:
 
     @property
     def copy_bandwidth(self) -> float:
-        """Bytes per second that a copy of much memory reaches."""
+        """Bytes per second, read and written, of a large copy."""
         return self.bandwidth * self.copy_share
 
     def link(self, span: int) -> Link | None:
-        """The way among devices whose ranks lie within `span` numbers; None where not known."""
+        """Return the nearest link that connects `span` consecutive ranks; None if not known."""
         return next((way for way in self.links if not way.reach or span <= way.reach), None)
 
     def keeps(self, touched: float) -> bool:
-        """Whether the L2 cache still has what was read before so many bytes were touched."""
+        """True if data is still in the L2 cache after `touched` further bytes were accessed."""
         return touched <= _KEPT * self.l2_bytes
 
     def share(self, threads: float) -> float:
-        """The share of `bandwidth` that so many threads can use: half of those that fit use all."""
+        """Fraction of `bandwidth` that `threads` threads reach: half of the resident threads that
+        fit reach all of it.
+        """
         return min(1.0, 2 * threads / (self.sm_count * self.threads_per_sm))

@@ -1,6 +1,6 @@
-"""Data sheets of GPUs, so that plans and code for them can be made where none is present.
+"""Data sheets of GPUs, for planning and generating code on machines without them.
 
-Figures are from NVIDIA's architecture white papers and the CUDA C++ Programming Guide's table of
+Values are from NVIDIA's architecture white papers and the CUDA C++ Programming Guide's table of
 technical specifications per compute capability. On a machine with a GPU the cuda target reads the
 driver instead.
 """
@@ -16,11 +16,12 @@ _MIB = 1024 * _KIB
 LAUNCH_SECONDS = 2.9e-6
 GRID_BARRIER_SECONDS = 1.6e-6
 COPY_SHARE = 0.89
-"""Of an H200 (benchmarks/results/nvidia-h200.md): kernels of [16, 64], barriers of 132 blocks, and
-copies of 134 to 1,611 MB, which take 4.7 us more than their bytes. Data sheets say none of these.
+"""`launch_seconds`, `grid_barrier_seconds` and `copy_share` of `DeviceInfo`, none of which is in
+data sheets. Measured on an H200 (benchmarks/results/nvidia-h200.md): kernels of [16, 64], barriers
+of 132 blocks, and copies of 134 to 1,611 MB, with 4.7 us of overhead each.
 """
 LOAD_SECONDS = 0.65e-6
-"""An order of magnitude: of measurements that others have published, of HBM and of GDDR memory."""
+"""Memory latency in seconds: order of magnitude of published measurements of HBM and GDDR."""
 PIPES = {
     "sm_75": PipeLanes(fma=64, alu=64, xu=16, lsu=16, fp64=2, tensor=1024),
     "sm_80": PipeLanes(fma=64, alu=64, xu=16, lsu=32, fp64=32, tensor=2048),
@@ -30,17 +31,19 @@ PIPES = {
     "sm_100": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64, tensor=8192),
     "sm_120": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2, tensor=512),
 }
-"""CUDA C++ Programming Guide, "Arithmetic Instructions": throughput by compute capability. Tensor
-cores: architecture white papers, dense."""
+"""Throughput of a multiprocessor by architecture: CUDA C++ Programming Guide, "Arithmetic
+Instructions". Tensor cores: dense, from architecture white papers."""
 
 COLLECTIVE_SECONDS = 6.6e-6
 NVLINK_STEP, PCI_STEP, NETWORK_STEP = 0.6e-6, 1.0e-6, 2.7e-6
-"""Of a ring of small messages (protocol LL), a whole one and one step of it, by the tables that
-NCCL chooses its algorithms by (`src/graph/tuning.cc`, `baseLat` and `hwLat`)."""
+"""Latency in seconds of a ring collective of small messages (protocol LL): base, and per step and
+kind of link. From NCCL's tuning tables (`src/graph/tuning.cc`, `baseLat` and `hwLat`)."""
 
 
 def _server(nvlink: float, network: float) -> tuple[Link, ...]:
-    """Links of a server with eight GPUs, counted in one direction, and a network card for each."""
+    """Links of a server with eight GPUs and a network card for each. Arguments in bytes per second
+    per direction.
+    """
     return Link("NVLink", nvlink, NVLINK_STEP, 8), Link("network", network, NETWORK_STEP)
 
 
@@ -76,8 +79,8 @@ H200 = DeviceInfo(
     links=_server(450e9, 50e9),
     collective_seconds=COLLECTIVE_SECONDS,
 )
-"""NVLink 4, and NDR InfiniBand of 400 Gb/s. Clusters: what eight groups (GPCs) of 16 or 18
-multiprocessors hold; on a machine with a GPU its driver is asked.
+"""NVLink 4 and NDR InfiniBand at 400 Gb/s. Clusters: capacity of eight GPCs (graphics processing
+clusters) of 16 or 18 multiprocessors; on a machine with a GPU the driver gives it.
 """
 
 H200_SLICE = replace(
@@ -127,7 +130,7 @@ B200 = replace(
     clusters=((2, 74), (4, 32), (8, 16)),
     links=_server(900e9, 50e9),
 )
-"""Clusters: as few as eight groups of 16 multiprocessors and more have."""
+"""Clusters: lower bound, of eight GPCs of at least 16 multiprocessors."""
 
 _SMALL = replace(
     H200,
@@ -137,7 +140,7 @@ _SMALL = replace(
     clusters=(),
     links=_workstation(32e9),
 )
-"""What multiprocessors of workstations have in common."""
+"""Common base of GPUs with the multiprocessor limits of sm_86, sm_89 and sm_120, on PCIe."""
 
 A10 = replace(
     _SMALL,
@@ -200,6 +203,6 @@ T4 = replace(
 
 DEVICES = (T4, A100, A10, RTX_4090, H100, H200, H200_SLICE, B200, RTX_5090)
 DATACENTER = (A100, H200, B200)
-"""What schedules are made for, one of each generation."""
+"""Data-centre GPUs, one per generation."""
 DATASHEETS = {info.arch: info for info in (T4, A100, A10, RTX_4090, H200, B200, RTX_5090)}
-"""The device that is planned for where only an architecture is named."""
+"""Device to plan for if only the architecture is given."""

@@ -1,8 +1,8 @@
-"""`doctor`: what this machine has to offer, and whether kernels really run on it.
+"""`doctor`: report installed versions and compilers, and run a kernel on every target.
 
-Every target that is present compiles a small kernel, runs it and has its numbers checked.  An
-absent one is reported with the reason and fails nothing; for CUDA, what can be done without a GPU,
-which is compiling, is tried instead.
+Each available target compiles a small kernel, runs it and checks its results.  An unavailable one
+is reported with the reason and does not change the exit status; for CUDA, compilation, which needs
+no GPU, is then tried.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROBE = Kernel(
 
 
 def main() -> int:
-    """Print the findings; 0 iff some target is present and all that are work."""
+    """Print the findings; return 0 iff a target is available and all available ones work."""
     for title, text in _findings():
         print(f"{title:18} {text}")
     print(info())
@@ -90,7 +90,7 @@ def _findings() -> Iterator[tuple[str, str]]:
 
 
 def _try_host() -> tuple[bool | None, str]:
-    """Whether the host target works, None if it is absent; and the sentence for it."""
+    """Return True if the host target works, None if it is unavailable, and the text to print."""
     try:
         find_compiler()
     except TargetError as error:
@@ -99,7 +99,7 @@ def _try_host() -> tuple[bool | None, str]:
 
 
 def _try_cuda() -> tuple[bool | None, str]:
-    """The same for CUDA."""
+    """Return True if the CUDA target works, None if it is unavailable, and the text to print."""
     problem = cuda_driver.driver_problem()
     if not problem and not torch.cuda.is_available():
         problem = "there is a driver, but torch cannot use it"
@@ -123,7 +123,7 @@ def _try(device: torch.device) -> tuple[bool, str]:
         (launch,) = target.compile([_PROBE])
         launch(x.data_ptr(), y.data_ptr(), 2.0, _COUNT)
         result = y.tolist()
-    except Exception as error:  # whatever it is, it is what the user wants to know
+    except Exception as error:  # any error is a finding to report
         return False, f"broken: {type(error).__name__}: {error}"
     if result != [2.0 * n + 1.0 for n in range(_COUNT)]:
         return False, "broken: the kernel ran and its numbers are wrong"

@@ -1,12 +1,11 @@
 """Refusals as values, and the exception hierarchy. Refusal texts are at the check that refuses; the
 catalogue of codes is refusal_codes.py.
 
-A *refusal* is an answer, not an accident: "this op cannot be fused", "these two segments cannot
-merge".  It is a value, it is collected, and reports show it.  An *exception* means that somebody
-has to act: the user (a wrong argument, an absent compiler) or we (an `InternalError`).
+A *refusal* is an expected result: "this op cannot be fused", "these two segments cannot merge".  It
+is a value, is collected, and is shown in reports.  An *exception* needs action by the user (a wrong
+argument, a missing compiler) or by the maintainers (an `InternalError`).
 
-A message says what happened, to which op or argument, what was expected and what came, and the
-way out.
+A message states the failure, the op or argument, the expected and the actual value, and the remedy.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 _LINES = 3
-"""Lines of the user's program that are named where many are refused alike."""
+"""Most source lines listed for one refusal that occurs in many places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something was not fused, merged, vectorised or scheduled.
+    """Reason why something was not fused, merged, vectorised or scheduled.
 
-    `code` is a short stable word to group by ("dtype", "rank", "cycle"); `text` is the sentence for
-    people; `subject` names the op or tensor that it is about; `origin` is the user's line.  The
-    last two are "" where there is none.
+    code     short stable identifier for grouping: "dtype", "rank", "cycle" (refusal_codes.py)
+    text     message
+    subject  name of the op or tensor; "" if there is none
+    origin   "file:line" of the user's program; "" if not known
     """
 
     code: str
@@ -41,7 +41,7 @@ class Refusal:
 
 
 def counted_refusals(found: Iterable[Refusal]) -> list[str]:
-    """Refusals that say the same of the same operation as one line, with how many and where."""
+    """Format refusals, one line for all that differ only in origin, with count and source lines."""
     groups: dict[Refusal, Counter[str]] = {}
     for refusal in found:
         groups.setdefault(replace(refusal, origin=""), Counter())[refusal.origin] += 1

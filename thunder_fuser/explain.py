@@ -1,12 +1,12 @@
-"""`python -m thunder_fuser explain FILE.py`: what became of the functions that a script compiles.
+"""`python -m thunder_fuser explain FILE.py`: report on the functions that a script compiles.
 
-The script runs as it would by itself. Of every function that it gave to `thunder.jit`, and of every
-FusionDefinition, a screen is printed: kernels, calls of torch, memory, the lines that move most
-bytes, and what was left to torch, counted by reason. With `--full` every plan, its boundaries and
-their reasons; with `--html FILE` a page beside it; with `--json` data. With `--fake` tensors have
-no memory: a script for CUDA can be asked on any machine, up to where it looks at numbers. With
-`--mesh 2x4` it is planned for so many devices, too, of which none is needed; `--shard` says which
-parameters and arguments are cut.
+The script runs as under `python`. For every function passed to `thunder.jit` and every
+FusionDefinition, a summary is printed: kernels, torch calls, memory, the source lines that move
+most bytes, and refusals counted by reason. `--full` prints every plan with its boundaries and
+reasons, `--json` data; `--html FILE` also writes a page. With `--fake`, tensors are fake tensors: a
+script for CUDA runs on any machine, up to where it depends on tensor values. `--mesh 2x4` also
+plans for a device mesh, without needing its devices; `--shard` gives the sharded parameters and
+arguments.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from thunder_fuser.sharding.annotations import mesh_of, placed_of
 from thunder_fuser.sharding.plan import MeshPlan
 
 _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
-"""What a fake tensor raises where the program depends on its elements."""
+"""Exceptions that fake tensors raise if the program depends on their elements."""
 
 
 Form = Literal["short", "full", "json"]
 
 
 class OnMesh(NamedTuple):
-    """A mesh, and what is sharded on it, as the command line says it."""
+    """Device mesh and shardings in the syntax of the command line (`--mesh`, `--shard`)."""
 
     mesh: str
     shards: tuple[str, ...]
 
     def plans(self, source: Any, inputs: Sequence[Any] | None = None) -> tuple[MeshPlan, ...]:
-        """Of a function, or of a definition; FuserError where there is none."""
+        """Return the mesh plans of a compiled function or a definition; raises FuserError."""
         mesh, placed = mesh_of(self.mesh), placed_of(self.shards)
         if isinstance(source, FusionDefinition):
             return (source.mesh_plan(inputs or (), mesh, placed),)
@@ -78,12 +78,12 @@ def main(
     html: str = "",
     onto: OnMesh | None = None,
 ) -> int:
-    """Run a script and print what became of it; the status that it ends with. FuserValueError if
-    there is none.
+    """Run the script `file`, print a report per function and return the script's exit status.
+    Raises FuserValueError if there is no such file.
 
-    form  "short" is a screen for each function, "full" every plan and boundary
-    html  a file for a page; of several functions they are numbered
-    onto  a mesh that everything is planned for, too
+    form  "short": one screen per function; "full": every plan and boundary; "json": data
+    html  file for an HTML page, with a number appended if there are several functions; "": none
+    onto  device mesh to plan for, too
     """
     path = Path(file)
     if not path.is_file():
@@ -106,12 +106,12 @@ def main(
 
 
 def _run(path: Path, fake: bool) -> int:
-    """The script, to its end or as far as it gets."""
+    """Run the script and return its exit status; errors are printed and give 1."""
     try:
         with _fake_tensors() if fake else ExitStack():
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as exit:
-        # What a process ends with: a number, or a text that is printed, and 1.
+        # As the interpreter does: an integer is the status, a text is printed with status 1.
         if isinstance(exit.code, str):
             print(exit.code, file=sys.stderr)
         return exit.code if isinstance(exit.code, int) else int(exit.code is not None)
@@ -134,7 +134,7 @@ def _run(path: Path, fake: bool) -> int:
 
 
 def _of_script(error: BaseException, path: Path) -> list[traceback.FrameSummary]:
-    """Where an error came from, without what is before the script."""
+    """Return the stack frames of an error, from the first one in the script on."""
     steps = traceback.extract_tb(error.__traceback__)
     first = next((k for k, step in enumerate(steps) if step.filename == str(path)), 0)
     return steps[first:]
@@ -142,7 +142,7 @@ def _of_script(error: BaseException, path: Path) -> list[traceback.FrameSummary]
 
 @contextmanager
 def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """What a script finds of itself when Python runs it."""
+    """Set `sys.argv` and `sys.path` as Python does for a script."""
     folder = str(path.resolve().parent)
     with (
         mock.patch.object(sys, "argv", [str(path), *arguments]),
@@ -153,8 +153,9 @@ def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _fake_tensors() -> Iterator[None]:
-    """Tensors without memory. Autograd's engine would want their device, so that a backward only
-    makes gradients of the right shapes; the plans of backwards are made with the forwards'."""
+    """Run under FakeTensorMode. The autograd engine would need the fake tensors' device, so that
+    backward only makes gradients of the right shapes; backward plans are made with the forward's.
+    """
 
     def backward(tensors: Any, *_: Any, **__: Any) -> None:
         for leaf in _leaves([tensors] if isinstance(tensors, torch.Tensor) else tensors):
@@ -169,7 +170,7 @@ def _fake_tensors() -> Iterator[None]:
         mock.patch.object(torch.autograd, "backward", backward),
         mock.patch.object(torch.autograd, "grad", grad),
         mock.patch.object(torch.nn.Module, "_apply", _applied),
-        # There are no numbers to compare.
+        # There are no values to compare.
         mock.patch.object(FusionDefinition, "validate", _executed),
     ):
         yield
@@ -184,8 +185,9 @@ def _executed(
 def _applied(
     module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> torch.nn.Module:
-    """What moves and casts a module. torch would swap fake parameters for new ones, which fails
-    while anything refers to them; here they stay who they are, for optimizers and tied weights.
+    """Replacement of `Module._apply` for moves and casts. torch would swap fake parameters for new
+    ones, which fails while they are referenced; here they keep their identity, as optimizers and
+    tied weights need.
     """
     for child in module.children() if recurse else ():
         child._apply(change)
@@ -208,7 +210,7 @@ def _become(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
 
 
 def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves that tensors depend on."""
+    """Yield the autograd leaves that `tensors` depend on."""
     roots = [t.grad_fn for t in tensors]
     nodes: dict[Any, None] = backward_slice(
         filter(None, roots), lambda node: [n for n, _ in node.next_functions if n is not None]
@@ -220,8 +222,8 @@ def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any] | None]]]:
-    """Everything that is compiled from now on, in the order in which it is made; definitions with
-    the fake inputs that they were last called with.
+    """Record functions and definitions compiled inside the block, in order; definitions with the
+    fake inputs of their last call.
     """
     functions: list[Any] = []
     definitions: dict[FusionDefinition, Sequence[Any] | None] = {}
@@ -240,7 +242,7 @@ def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any
 
     def recorded_execute(definition: FusionDefinition, inputs: Any, **options: Any) -> Any:
         results = execute(definition, inputs, **options)
-        # Of other inputs, the plan that ran is known.
+        # For real inputs, the plan that ran is known.
         is_fake = any(isinstance(x, FakeTensor) for x in tree_leaves(list(inputs)))
         definitions[definition] = inputs if is_fake else None
         return results
@@ -252,13 +254,13 @@ def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any
         yield functions, definitions
 
 
-# ---- what is printed
+# ---- printed reports
 
 
 def _on_mesh(
     onto: OnMesh | None, source: Any, inputs: Sequence[Any] | None, form: Form
 ) -> tuple[MeshPlan, ...]:
-    """Print the plans for a mesh, if one is asked for."""
+    """Print and return the plans for the mesh `onto`, if given."""
     try:
         plans = () if onto is None else onto.plans(source, inputs)
     except FuserError as error:
@@ -300,7 +302,7 @@ def _of_function(compiled: Callable[..., Any], form: Form) -> str:
 
 
 def _traded(compiled: Callable[..., Any]) -> Iterator[str]:
-    """What a memory budget changed."""
+    """Yield what was recomputed for a memory budget, as text."""
     records = records_of(last_traces(compiled)[0])
     yield from (str(r.traded) for r in records if r.traded is not None)
 

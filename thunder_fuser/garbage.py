@@ -1,8 +1,8 @@
-"""Cyclic garbage is not looked for while a program is planned and written.
+"""Python's cyclic garbage collector is paused during planning and code generation.
 
-Plans and kernels are many small objects that live until the program is done, hardly any of them in
-cycles. Python's collector would go through all of them, and through those of torch and Thunder,
-again and again: about a quarter of the time that a program of thousands of operations takes.
+Plans and kernels are many small, long-lived objects, hardly any of them in cycles. The collector
+would traverse them, and the objects of torch and Thunder, repeatedly: about a quarter of the time
+for a program of thousands of operations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _was_enabled = False
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause the collector, in all threads, until whatever asks for that is done.
+    """Pause the garbage collector, in all threads, until the last such context ends.
 
-    Also a decorator. A collector that was off before stays off.
+    Also a decorator. A collector that was disabled before stays disabled.
     """
     global _depth, _was_enabled
     with _lock:

@@ -1,14 +1,13 @@
-"""What the compiler says while it works: log channels and one status line.
+"""Log channels and the progress line of long compilations.
 
-Channels are stdlib loggers named after the modules (`logging.getLogger(__name__)`), so that a
-program that embeds us configures them like any other.  The short way is
+Channels are stdlib loggers named after the modules (`logging.getLogger(__name__)`), so that an
+embedding program configures them like any other.  The short way is
 `THUNDER_FUSER_LOGS="passes,segment,+codegen"`: a name is a stage of the compiler, a module of one
-("runtime.cache") or a pass ("dead_code"), "all" is everything, and a "+" adds the details (DEBUG,
-not INFO).
+("runtime.cache") or a pass ("dead_code"), "all" is everything, and a "+" selects DEBUG, not INFO.
 
-`status` tells a waiting user that a long compilation is alive.  Nothing shows for the first two
-seconds; then a terminal gets one line that rewrites itself, and whatever else stderr is (a file, a
-notebook) gets a single line at the end.
+`status` shows the progress of a long compilation.  Nothing is shown for the first two seconds; then
+a terminal gets one line that is rewritten in place, and any other stderr (a file, a notebook) gets
+a single line at the end.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ CHANNELS = {
     "codegen": "codegen",
     "runtime": "runtime",
 }
-"""The stages of the compiler that say something, and the packages that do it."""
+"""Log channels: stages of the compiler, and the packages whose loggers they are."""
 
-# Seconds of work before the status line appears, and between two states of it.
+# Seconds before the status line appears, and between two updates of it.
 PATIENCE = 2.0
 _REDRAW = 0.25
 
 
 def parse_channels(spec: str) -> dict[str, int]:
-    """Logger name to level for a list such as "passes,+codegen".
+    """Parse a list such as "passes,+codegen" to levels by logger name.
 
     Raises FuserValueError for a channel that does not exist.
     """
@@ -59,7 +58,7 @@ def parse_channels(spec: str) -> dict[str, int]:
 
 
 def words(spec: str) -> list[str]:
-    """The channels of a list, each with its "+" if it has one."""
+    """Split a list of channels; each keeps its "+"."""
     return [word for part in spec.split(",") if (word := part.strip())]
 
 
@@ -78,7 +77,7 @@ def _logger_name(channel: str) -> str:
 
 @functools.cache
 def _modules() -> tuple[str, ...]:
-    """The modules of the stages: "passes.dead_code", ..."""
+    """Names of the modules of all stages: "passes.dead_code", ..."""
     folder = Path(__file__).parent
     return tuple(
         ".".join((stage, *path.relative_to(home).with_suffix("").parts))
@@ -89,15 +88,15 @@ def _modules() -> tuple[str, ...]:
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the stderr of the moment: notebooks and test runners replace it, and close it."""
+    """Handler for the current `sys.stderr`, which notebooks and test runners replace and close."""
 
     @property
     def stream(self) -> TextIO:
-        return sys.stderr or io.StringIO()  # there is none where there is no console
+        return sys.stderr or io.StringIO()  # stderr is None without a console
 
     @stream.setter
     def stream(self, stream: TextIO) -> None:
-        """What `logging.StreamHandler` opened with."""
+        """Ignore the stream that `logging.StreamHandler` sets."""
 
 
 _handler = _Stderr()
@@ -106,7 +105,7 @@ _selected: dict[str, int] = {}
 
 
 def configure(spec: str) -> None:
-    """Print the channels in `spec`, and no others, to stderr.  Applies to the whole process."""
+    """Print exactly the channels of `spec` to stderr.  Applies to the whole process."""
     levels = parse_channels(spec)
     root = logging.getLogger(PACKAGE)
     for name in _selected.keys() - levels.keys():
@@ -122,7 +121,7 @@ def configure(spec: str) -> None:
 
 
 class Status:
-    """Progress of one piece of work; made by `status`. `spent`: seconds of what is done before."""
+    """Progress of one task; made by `status`. `spent`: seconds already spent on `done` items."""
 
     def __init__(self, verb: str, total: int, spent: float = 0.0, done: int = 0) -> None:
         self.verb = verb
@@ -132,30 +131,30 @@ class Status:
         self._start = time.monotonic() - spent
 
     def step(self, name: str) -> None:
-        """The next item, called `name`, begins."""
+        """Begin the next item, called `name`."""
         self._done = min(self._done + 1, self._total)
         self._name = name
 
     @property
     def seconds(self) -> float:
-        """Time since the work began."""
+        """Seconds spent so far, including `spent`."""
         return time.monotonic() - self._start
 
     @property
     def line(self) -> str:
-        """The state as one line of text."""
+        """Progress as one line of text."""
         name = f" ({self._name})" if self._name else ""
         count = f"{self._done}/{self._total}"
         return f"{PACKAGE}: {self.verb} {count}{name} {self.seconds:.1f} s"
 
 
-# Only one status draws at a time; one that starts inside another, or in another thread, is silent.
+# One status is drawn at a time; one that starts inside another, or in another thread, is silent.
 _screen = threading.Lock()
 
 
 @contextlib.contextmanager
 def status(verb: str, *, total: int) -> Iterator[Status]:
-    """Report on work of `total` steps, such as `status("compiling", total=23)`."""
+    """Show the progress of `total` steps, as in `status("compiling", total=23)`."""
     progress = Status(verb, total)
     with _on_screen(progress, total):
         yield progress
@@ -163,7 +162,9 @@ def status(verb: str, *, total: int) -> Iterator[Status]:
 
 @contextlib.contextmanager
 def _on_screen(progress: Status, total: int | None) -> Iterator[None]:
-    """Show progress, unless another is shown. `total`: of what is done then, if anything is."""
+    """Show progress unless another is shown. `total`: items that are then complete, for the final
+    line; None: no final line.
+    """
     if not _screen.acquire(blocking=False):
         yield
         return
@@ -178,8 +179,8 @@ def _on_screen(progress: Status, total: int | None) -> Iterator[None]:
 
 
 class Pieces:
-    """Progress of work that is done here and there: the fusions of a trace, each of which is
-    compiled at its first call. Patience is with all of them together.
+    """Shared progress of the fusions of a trace, each compiled at its own first call. `PATIENCE`
+    applies to their total time.
     """
 
     def __init__(self, verb: str, total: int) -> None:
@@ -190,7 +191,7 @@ class Pieces:
 
     @contextlib.contextmanager
     def piece(self, name: str) -> Iterator[None]:
-        """The next of them, called `name`. What comes when all are done begins again."""
+        """Begin the next piece, called `name`. After the last one, counting restarts."""
         if self._done >= self._total:
             self._done, self._spent = 0, 0.0
         progress = Status(self._verb, self._total, self._spent, self._done)
@@ -205,7 +206,7 @@ class Pieces:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write a line if anybody still reads them: nobody's program ends because of it."""
+    """Write a line; errors of a closed stream must not end the user's program."""
     with contextlib.suppress(OSError, ValueError):
         stream.write(text)
         stream.flush()
@@ -213,10 +214,10 @@ def _write(stream: TextIO, text: str) -> None:
 
 @contextlib.contextmanager
 def _painted(progress: Status, stream: TextIO) -> Iterator[None]:
-    """Rewrite one line of a terminal, from `PATIENCE` seconds on, and wipe it at the end.
+    """Rewrite one line of a terminal, from `PATIENCE` seconds on, and erase it at the end.
 
-    A thread does it, because a single step can be long.  Carriage returns and spaces, no escape
-    sequences: it works on every terminal and there is nothing for NO_COLOR to switch off.
+    In a thread, because a single step can be long.  Uses carriage returns and spaces, no escape
+    sequences, so that it works on every terminal and NO_COLOR does not apply.
     """
     finished = threading.Event()
     width = shutil.get_terminal_size().columns - 1

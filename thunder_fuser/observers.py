@@ -1,8 +1,7 @@
-"""Observers of a compilation: who is shown the value that each stage hands to the next.
+"""Observers of a compilation: callbacks that receive the result of each stage.
 
-A stage says `watch("plan", plan)` and knows no more. Logs (`THUNDER_FUSER_LOGS`) and numbered files
-(`THUNDER_FUSER_DUMP_DIR`) are observers that are always there; `observing` adds another for a
-while:
+A stage calls `watch("plan", plan)`. Logs (`THUNDER_FUSER_LOGS`) and numbered files
+(`THUNDER_FUSER_DUMP_DIR`) are built-in observers; `observing` adds another one for a block:
 
     with observing(lambda stage, value: print(f"{1e3 * stage.seconds:6.1f} ms {stage.name}")):
         fd.execute(inputs)
@@ -33,14 +32,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a compilation that has made a value.
+    """A finished stage of a compilation.
 
     name     "trace", "fusion", "passes.<name of the pass>", "plan", "refusals",
              "schedule", "kernel ir", "kernel" or "machine code"
-    subject  what is compiled: the name of a fusion
-    number   how many values of this compilation were shown before
-    seconds  since the value before
-    changed  whether the value is another one than the stage was given: a pass may find nothing
+    subject  name of the compiled fusion
+    number   index of the event in this compilation, from 0
+    seconds  time since the previous event
+    changed  False if the stage, a pass, returned its input unchanged
     detail   which of several: "segment 2"
     """
 
@@ -59,7 +58,9 @@ _observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=(
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Show `observer` each stage of what is compiled in this context. What it raises is raised."""
+    """Call `observer(stage, value)` for each stage of compilations in this context. Its exceptions
+    propagate.
+    """
     token = _observers.set((*_observers.get(), observer))
     try:
         yield
@@ -68,17 +69,19 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 class Watch:
-    """One compilation, as its stages see it: each calls it with what it has made."""
+    """Event sink of one compilation: each stage calls it with its result."""
 
     def __init__(self, subject: str, begins: object) -> None:
-        """`begins` is what is compiled; its text tells the files of one `subject` from others."""
+        """`begins` is the compiled object; a digest of its text distinguishes dump folders of
+        equal `subject`.
+        """
         self.subject = subject
         self._begins = begins
         self._number = 0
         self._last = time.perf_counter()
 
     def __call__(self, name: str, value: object, *, changed: bool = True, detail: str = "") -> None:
-        """Show the value of a stage to everyone who looks."""
+        """Pass the result of a stage to all observers."""
         seconds = time.perf_counter() - self._last
         stage = Stage(name, self.subject, self._number, seconds, changed, detail)
         self._number += 1
@@ -96,7 +99,7 @@ class Watch:
 
 
 def text_of(value: object) -> str:
-    """A value of a stage in full."""
+    """Full text of a stage's value."""
     match value:
         case Fusion():
             return to_python(value)
@@ -125,7 +128,7 @@ _TOLD_IN_FULL = ("plan", "schedule", "machine code")
 
 
 def logged(stage: Stage, value: object) -> None:
-    """Print a stage in its channel: what it made at INFO, all of a text or listing at DEBUG."""
+    """Log a stage in its channel: a summary at INFO, the full text at DEBUG."""
     logger = logging.getLogger(f"{PACKAGE}.{_CHANNELS.get(stage.name, stage.name)}")
     if not logger.isEnabledFor(logging.INFO):
         return
@@ -141,7 +144,7 @@ def logged(stage: Stage, value: object) -> None:
 
 
 def _headline(value: object) -> str:
-    """What is said of a value whose text is long; nothing of others."""
+    """One-line summary of a value with a long text; "" for others."""
     match value:
         case Fusion():
             counts = len(value.exprs), len(value.inputs), len(value.outputs)
@@ -165,7 +168,7 @@ _SUFFIXES = {"trace": ".py", "plan": ".plan", "kernel ir": ".kir", "kernel": ".c
 
 
 def dumped(folder: Path, stage: Stage, value: object) -> None:
-    """Write a stage into `folder`, numbered in order; a pass that found nothing leaves no file."""
+    """Write a stage to a numbered file in `folder`; none for a pass that changed nothing."""
     if not stage.changed:
         return
     words = [f"{stage.number:02}", stage.name, *([stage.detail] if stage.detail else [])]

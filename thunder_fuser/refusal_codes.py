@@ -1,7 +1,7 @@
-"""Catalogue of refusals and errors: what each means, what to do about it, and an example.
+"""Catalogue of refusals and errors: meaning, remedy and an example of each.
 
-A row a code, in alphabetical order, and a row an error; `docs/refusals.md` is made of them. Tests
-hold them complete and run the examples.
+One row per code, in alphabetical order, and one per error; `docs/refusals.md` is generated from
+them. Tests check that they are complete and run the examples.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from thunder_fuser.errors import FuserError
 
 
 class Code(NamedTuple):
-    """One row.
+    """Catalogue row of a refusal code.
 
-    code     what a refusal is grouped by
-    meaning  what it says
-    remedy   what a user can do, or why nothing is to be done
-    example  Python that makes such a refusal, in the words that the page explains
+    code     `Refusal.code`
+    meaning  reason in general terms
+    remedy   action for the user, or why none is needed
+    example  Python that causes such a refusal, with the names that docs/refusals.md explains
     """
 
     code: str
@@ -28,9 +28,7 @@ class Code(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A row of the errors: what a user can do, and Python that raises one ("" where it takes a
-    GPU's driver).
-    """
+    """Catalogue row of an error: remedy, and Python that raises it ("" if it needs a GPU)."""
 
     error: type[FuserError]
     remedy: str
@@ -380,4 +378,4 @@ ERRORS = (
         '(launch,) = HOST.compile([kernel("empty", "")])\nlaunch("no address")',
     ),
 )
-"""Every error but their base."""
+"""Every error class except their base, FuserError."""

@@ -1,5 +1,5 @@
-// Asynchronous copies of one thread, which arrive when it waits for them and not before: until then
-// their place holds NaNs, so that whoever reads it early, or still reads what was there, shows it.
+// Asynchronous copies of one thread, executed only in wait(). Until then the destination is filled
+// with NaNs, so that reads before wait(), and late reads of the previous contents, are detected.
 #pragma once
 
 namespace tf {
@@ -24,7 +24,7 @@ struct AsyncCopies {
     count = 0;
   }
 #ifdef TF_CHECKS
-  // The next block has the shared memory that they would come to.
+  // Pending copies would write to the shared memory of the next block.
   __forceinline__ ~AsyncCopies() {
     if (count) tf_fail("nothing waits for the asynchronous copy", pending[count - 1].site);
   }

@@ -1,4 +1,4 @@
-// Atomics and fences with CUDA's names: atomics are relaxed, and only a fence orders memory.
+// CUDA's atomics and fences: atomics are relaxed, and only fences order memory.
 #pragma once
 
 #ifdef TF_TSAN
@@ -38,7 +38,7 @@ static inline float atomicAdd(float* p, float v) {
 static inline double atomicAdd(double* p, double v) {
   return tf_fetch_update<unsigned long long>(p, [v](double old) { return old + v; });
 }
-// Counts 0, 1, ..., limit, 0, 1, ...
+// Counts modulo limit + 1: 0, 1, ..., limit, 0, 1, ...
 static inline unsigned atomicInc(unsigned* p, unsigned limit) {
   return tf_fetch_update<unsigned>(p, [limit](unsigned old) { return old >= limit ? 0 : old + 1; });
 }

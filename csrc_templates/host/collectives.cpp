@@ -1,4 +1,4 @@
-// What the threads of a warp, a block or the grid do together.
+// Collectives of the threads of a warp, a block, a cluster and the grid.
 #include <string.h>
 
 #include "text.h"
@@ -10,7 +10,7 @@ static bool same_place(tf_site a, tf_site b) {
   return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
-// Marks the running thread as waiting at `site`; it goes on running until it yields.
+// Marks the running thread as waiting at `site`; it continues to run until it yields.
 Fiber& Worker::park(State state, tf_site site) {
   Fiber& fiber = *current_;
   fiber.state = state;
@@ -23,7 +23,7 @@ void Worker::wake(Block& block) {
   for (Warp& warp : block.warps) warp.ready = warp.exists;
 }
 
-// Lets others run until the parked thread is woken.
+// Runs other threads until the parked thread is woken.
 void Worker::wait(char* meeting) {
   Fiber& fiber = *current_;
   yield();
@@ -33,7 +33,8 @@ void Worker::wait(char* meeting) {
 
 // ---- the block
 
-// Of so many threads that wait in a barrier already, the `first` is at the `site` of the running one.
+// Checks that the running thread is at the same `site` as the `first` of the threads in the
+// barrier.
 void Worker::check_same_barrier(unsigned waiting, tf_site& first, tf_site site) {
   if (waiting == 0) {
     first = site;
@@ -45,7 +46,8 @@ void Worker::check_same_barrier(unsigned waiting, tf_site& first, tf_site site) 
   }
 }
 
-// Parks the running thread in the block's barrier; true for the last one, who must wake the others.
+// Parks the running thread in the block's barrier; true for the last one, which must wake the
+// others.
 bool Worker::arrive_in_block(tf_site site) {
   Block& block = *park(State::in_block, site).block;
   check_same_barrier(block.in_block, block.barrier, site);
@@ -64,8 +66,9 @@ void Worker::sync_block(tf_site site) {
   wait(meeting);
 }
 
-// Combines what `count` parked threads brought, for the last of them to arrive. Values stay with
-// their threads until then: warps are apart in the program, and so are the sizes of their values.
+// Combines the values of `count` parked threads; called by the last to arrive. Values stay with
+// their threads until then, because warps may be at different collectives with values of different
+// sizes.
 static void combine_values(Block& block, unsigned first, unsigned count, int bytes,
                            tf_combine combine, unsigned char* room) {
   for (unsigned i = 0; i < count; ++i) {
@@ -117,7 +120,7 @@ void Worker::sync_grid(tf_site site) {
 
 // ---- the warp
 
-// Parks the running lane with what it brings; true if all lanes of its mask are now there.
+// Parks the running lane with its operands; true if all lanes of its mask have arrived.
 bool Worker::arrive_in_warp(const WarpCall& call) {
   Fiber& fiber = park(State::in_warp, call.site);
   Warp& warp = *fiber.warp;
@@ -148,7 +151,7 @@ void Worker::check_same_call(const Fiber& last, unsigned mask) {
   }
 }
 
-// The lane whose value `lane` receives; itself where CUDA leaves the value unchanged.
+// The lane whose value `lane` receives; itself if CUDA leaves the value unchanged.
 static unsigned source_lane(const WarpCall& call, unsigned lane) {
   const int width = call.width, self = static_cast<int>(lane), start = self & ~(width - 1);
   int source = self;
@@ -163,12 +166,12 @@ static unsigned source_lane(const WarpCall& call, unsigned lane) {
   return below || source >= start + width ? lane : source;
 }
 
-// Replaces what the lanes of `mask` brought by what they get.
+// Replaces the operands of the lanes of `mask` by their results.
 static void exchange(Warp& warp, unsigned mask, tf_warp_op op) {
   if (op == TF_SYNC_WARP) return;
   unsigned long long brought[32], votes = 0;
   for (unsigned lane = 0; lane < 32; ++lane) {
-    // What a lane outside the mask holds is undefined: make it conspicuous (and a NaN).
+    // Values of lanes outside the mask are undefined: all bits set, which is a NaN.
     const bool there = mask >> lane & 1;
     brought[lane] = there ? warp.calls[lane].value : ~0ull;
     votes |= there && brought[lane] ? 1ull << lane : 0;

@@ -1,8 +1,9 @@
-// Barriers, shuffles and votes: CUDA's spelling, carried out by the fiber runtime.
+// CUDA's barriers, shuffles and votes, implemented by the fiber runtime.
 //
-// Every collective carries its site, which the runtime compares between threads (divergence) and
-// prints. A device function with TF_SITE_PARAM has a local `tf_here`, the site of its caller, that
-// hides the global one; so TF_HERE is the kernel's line even inside the headers.
+// Every collective passes its site (source line), which the runtime compares between threads to
+// find divergence, and prints. A device function with TF_SITE_PARAM has a local `tf_here`, the site
+// of its caller, that hides the global one; so TF_HERE is the kernel's line even inside the
+// headers.
 #pragma once
 
 struct tf_no_site {};
@@ -13,8 +14,8 @@ static __forceinline__ tf_site tf_choose(tf_site outer, tf_site) { return outer;
 #define TF_HERE tf_choose(tf_here, tf_site{__FILE__, __LINE__})
 #define TF_SITE_PARAM , tf_site tf_here = {__builtin_FILE(), __builtin_LINE()}
 #define TF_SITE_ARG , tf_here
-// Ends the enclosing function with the value of an expression of namespace tf::host where the
-// launch allows it: one rendezvous of the threads in place of one per step, and the same bits.
+// Returns from the enclosing function with the value of an expression of namespace tf::host if the
+// launch allows it: one rendezvous of the threads instead of one per step, with the same bits.
 #define TF_FAST_COLLECTIVE(...) \
   if (tf_self->fast) return host::__VA_ARGS__
 
@@ -51,8 +52,9 @@ TF_DEVICE T* map_shared_rank(T* p, int rank) {
   return (T*)(tf_self->cluster_shared[rank] + offset);
 }
 
-// Reductions in one rendezvous. Bit for bit what reduce.cuh computes step by step: exchanging
-// with lane ^ step makes both lanes equal, so the lower half of the lanes shows the whole tree.
+// Reductions in one rendezvous, bit-identical to the step-by-step ones of reduce.cuh: an exchange
+// with lane ^ step makes both lanes equal, so that the lower half of the lanes determines the whole
+// tree.
 namespace host {
 
 template <class Op, int Width, class T>
@@ -72,7 +74,7 @@ void combine_threads(void* values, int count) {
   constexpr int warps = Threads / 32;
   T* threads = static_cast<T*>(values);
   combine_lanes<Op, 32, T>(threads, count);
-  // A block may be several groups of so many threads.
+  // A block may consist of several groups of `Threads` threads.
   for (T* group = threads; group < threads + count; group += Threads) {
     T sums[warps];
     for (int i = 0; i < warps; ++i) sums[i] = group[i * 32];

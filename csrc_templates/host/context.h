@@ -1,7 +1,8 @@
-// A suspended flow of control with its own stack, and the switch from one to another.
+// Coroutine context: a suspended flow of control with its own stack, and the switch between
+// contexts.
 //
-// The switch saves what the calling convention says a function must preserve, a dozen registers,
-// and costs a few nanoseconds. ucontext, the fallback for other processors, makes two system calls.
+// The switch saves the callee-saved registers of the calling convention, about a dozen, and costs a
+// few nanoseconds. ucontext, the fallback for other processors, makes two system calls.
 #pragma once
 #include <stddef.h>
 
@@ -13,8 +14,8 @@
 #endif
 
 #ifndef TF_UCONTEXT
-// Pushes the registers that a callee preserves, stores the stack pointer in *save, makes `next` the
-// stack pointer and pops the registers found there (context.cpp).
+// Pushes the callee-saved registers, stores the stack pointer in *save, sets it to `next` and pops
+// the registers from there (context.cpp).
 extern "C" void tf_swap_stacks(void** save, void* next);
 #endif
 

@@ -1,5 +1,5 @@
-// Guard pages: memory with nothing accessible around it, so that the processor itself finds
-// accesses out of bounds, at full speed; the fault becomes an error with CUDA coordinates.
+// Guard pages: memory surrounded by inaccessible pages, so that accesses out of bounds fault,
+// without slowing down others; the fault becomes an error with CUDA coordinates.
 #include <mutex>
 #include <signal.h>
 #include <stdint.h>
@@ -12,17 +12,17 @@ namespace tf {
 
 namespace {
 
-// How far an access may miss and still be caught.
+// Bytes of inaccessible pages on each side.
 constexpr size_t kMargin = 16 << 20;
-// The widest access of a GPU.
+// Bytes of a GPU's widest access.
 constexpr size_t kAlignment = 16;
-// What lies between the memory and the pages around it.
+// Fill byte between the memory and the inaccessible pages.
 constexpr unsigned char kFill = 0xff;
 
 struct Guard {
-  uintptr_t map, map_bytes;  // with the margins
+  uintptr_t map, map_bytes;  // mapping with the margins
   uintptr_t body, body_bytes;
-  uintptr_t memory, bytes;  // what the user got
+  uintptr_t memory, bytes;  // range returned to the caller
   char name[64];
   Guard* next;
 };
@@ -52,7 +52,7 @@ void on_fault(int, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const Guard* guard = tf_self ? find(address) : nullptr;
   if (!guard) {
-    sigaction(SIGSEGV, &previous, nullptr);  // not ours: it happens again, to the old handler
+    sigaction(SIGSEGV, &previous, nullptr);  // not ours: it recurs, for the previous handler
     return;
   }
   Text text;
@@ -82,7 +82,7 @@ void install_handler() {
 void* tf_guard_alloc(unsigned long long bytes, unsigned long long like, const char* name) {
   using namespace tf;
   const size_t page = sysconf(_SC_PAGESIZE);
-  // The memory ends this far before a page, which makes its start congruent to `like`.
+  // Bytes between the end of the memory and the page, so that its start is congruent to `like`.
   const size_t shift = (0 - bytes - like) % kAlignment;
   const size_t body_bytes = (bytes + shift + page - 1) / page * page;
   const size_t map_bytes = body_bytes + 2 * kMargin;

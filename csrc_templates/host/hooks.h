@@ -1,8 +1,8 @@
-// What the sanitizers must be told about fibers; nothing at all in an ordinary build.
+// Annotations of fibers for sanitizers; empty in an ordinary build.
 //
 // AddressSanitizer has to know the bounds of the stack in use. ThreadSanitizer treats each fiber as
-// a thread of its own and is told which collectives order them, so that what is left unordered (a
-// missing barrier, fence or atomic) is reported with both source lines.
+// a separate thread and is told which collectives order them, so that accesses left unordered (by a
+// missing barrier, fence or atomic) are reported with both source lines.
 #pragma once
 #include <stddef.h>
 
@@ -23,7 +23,7 @@ void __tsan_release(void* address);
 
 namespace tf {
 
-// The sanitizers' view of one stack: that of a fiber, or that of an OS thread.
+// Sanitizer state of one stack, of a fiber or of an OS thread.
 struct StackHooks {
   const void* bottom = nullptr;
   size_t bytes = 0;
@@ -65,7 +65,7 @@ struct StackHooks {
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
   }
-  // The first thing on a new fiber, which learns from where it came: the OS thread's stack.
+  // Must be called first on a new fiber; records the bounds of the OS thread's stack.
   static void arrive_first(StackHooks& os_thread) {
 #if defined(__SANITIZE_ADDRESS__)
     const void* from;
@@ -94,9 +94,9 @@ inline void acquire(void* object) {
   (void)object;
 }
 
-// A place where threads meet again and again: what each did before a meeting happens before what
-// any of them does after it. Two objects in turn, so that the early arrival of a fast thread at the
-// next meeting does not order it before the slow ones' departure from this one.
+// Reusable synchronisation point: accesses of each thread before a meeting happen before those of
+// all threads after it. It alternates between two objects, so that the early arrival of a fast
+// thread at the next meeting does not order it before the slow ones' departure from this one.
 struct Meeting {
   unsigned count = 0;
   char object[2];

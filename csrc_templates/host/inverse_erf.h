@@ -1,4 +1,4 @@
-// The inverses of erf and erfc, which C has not. After M. J. Wichura, "Algorithm AS 241: the
+// Inverses of erf and erfc, which C lacks. After M. J. Wichura, "Algorithm AS 241: the
 // percentage points of the normal distribution", Applied Statistics 37 (1988), routine PPND16,
 // which is accurate to about 16 digits.
 #pragma once
@@ -13,7 +13,7 @@ TF_DEVICE double polynomial(const double (&coefficients)[N], double x) {
   return sum;
 }
 
-// The x with normal_distribution(x) = 1/2 + q, where tail = 1/2 - |q| is given too because the
+// Returns x with normal_distribution(x) = 1/2 + q; tail = 1/2 - |q| is an argument because the
 // difference would be inexact. Infinite for tail = 0, NaN for tail < 0.
 inline double normal_quantile(double q, double tail) {
   if (fabs(q) <= 0.425) {

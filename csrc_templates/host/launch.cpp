@@ -1,4 +1,4 @@
-// The runtime's entry points: a launch is split over OS threads, which run their blocks either as
+// Entry points of the runtime: a launch is divided among OS threads, which run their blocks as
 // plain loops (kernels without collectives) or as fibers (worker.h).
 #include "launch.h"
 
@@ -18,10 +18,10 @@ namespace tf {
 
 namespace {
 
-// Below this much work, waking other OS threads costs more than they save.
+// Estimated time of a launch in ns below which waking other OS threads costs more than it saves.
 constexpr double kNanosecondsWorthSharing = 30e3;
 
-// A launch whose threads run one after the other on the OS thread's own stack.
+// Launch whose threads run sequentially on the OS thread's own stack.
 struct PlainRun {
   Launch& launch;
   sigjmp_buf escape;
@@ -59,7 +59,7 @@ int choose_threads(const tf_call& call, unsigned long long clusters) {
   return known > 0 && all < kNanosecondsWorthSharing ? 1 : threads;
 }
 
-// An OS thread that is interrupted measures too much, so that a longer time counts only in part.
+// Updates the time per block. Interrupts make measurements too long, so that increases are limited.
 void learn_block_time(unsigned* known, unsigned long long measured) {
   const unsigned long long before = __atomic_load_n(known, __ATOMIC_RELAXED);
   const unsigned long long most = before ? before + before / 8 + 1 : 1u << 30;
@@ -67,7 +67,7 @@ void learn_block_time(unsigned* known, unsigned long long measured) {
   __atomic_store_n(known, learned, __ATOMIC_RELAXED);
 }
 
-// Stores past the caches (host/stream.h) are seen before whatever this OS thread writes next.
+// Orders non-temporal stores (host/stream.h) before later writes of this OS thread.
 void order_streamed_stores() {
 #ifdef __x86_64__
   __builtin_ia32_sfence();
@@ -108,7 +108,7 @@ Launch::Launch(const tf_call& the_call)
 tf_dim3 Launch::block_at(unsigned long long i) const {
   if (call.order == TF_REVERSE) i = blocks - 1 - i;
   if (call.order == TF_RANDOM) {
-    // Clusters stay together.
+    // Blocks of a cluster stay together.
     const unsigned long long clusters = blocks / call.cluster;
     unsigned long long stride = call.seed % clusters | 1;
     while (gcd(stride, clusters) != 1) stride += 2;
@@ -140,7 +140,7 @@ int tf_launch(const tf_call* call) {
   if (launch.blocks == 0) return 0;
   const unsigned long long clusters = launch.blocks / call->cluster;
   const int wanted = tf::choose_threads(*call, clusters);
-  // What the blocks themselves took, without what it took to start the threads.
+  // Time spent in blocks, without starting the threads.
   std::atomic<long long> busy{0};
   tf::parallel(wanted, [&](int part, int parts) {
     const auto start = std::chrono::steady_clock::now();
@@ -176,7 +176,8 @@ void tf_fail_index(const char* format, long long index) {
   tf_give_up(message, TF_BAD_INDEX);
 }
 
-// A collective of a thread that shares its stack with all others cannot wait for them.
+// The worker for a collective; an error in a plain launch, whose threads share one stack and cannot
+// wait for each other.
 static tf::Worker& worker_for(const char* collective, tf_site site) {
   if (tf::Worker* worker = tf::Worker::running()) return *worker;
   tf::Text text;

@@ -1,4 +1,4 @@
-// One launch, as all the OS threads that work on it see it.
+// State of a launch that is shared by its OS threads.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -8,12 +8,12 @@
 
 namespace tf {
 
-// Lets the OS threads of a resident launch meet at CUDA's grid barrier.
+// Grid barrier for the OS threads of a resident launch.
 class Rendezvous {
  public:
-  // Waits until all `parties` are here; false if one of them has left, so that this cannot be.
+  // Waits until all `parties` have arrived; false if one of them has left.
   bool meet(int parties);
-  // This party will not come again.
+  // Breaks the barrier: this party will not arrive again.
   void leave();
 
  private:
@@ -32,12 +32,12 @@ class Launch {
   Rendezvous grid_barrier;
 
   bool has(tf_flag flag) const { return (call.flags & flag) != 0; }
-  // Coordinates of the block that is the i-th to run, by the launch's order.
+  // Coordinates of the i-th block to run in the launch's order.
   tf_dim3 block_at(unsigned long long i) const;
-  // What every thread of the launch has in common.
+  // Coordinates and flags common to all threads of the launch.
   tf_thread thread_template() const;
 
-  // Records an error; the first one is what the caller gets.
+  // Records an error; the first one is reported to the caller.
   void fail(const char* message, tf_failure failure = TF_BROKEN);
   bool failed() const { return failure() != TF_SUCCEEDED; }
   tf_failure failure() const { return failure_.load(std::memory_order_relaxed); }

@@ -1,10 +1,10 @@
-// The C math library, declared by hand, under the names that CUDA also knows.
+// Declarations of the C math library, under the names that CUDA also has.
 //
-// <math.h> in C++ costs more to parse than a kernel does to compile, and hides that glibc has SIMD
-// versions of these functions (libmvec) unless -ffast-math is given, which would also give up NaN,
-// infinity and rounding. Declaring `simd` clones ourselves makes the vector loops of a kernel call
-// them with no such flag. They are within 4 ulp; what they get wrong at the edges of a function's
-// domain is corrected in math.cuh, where both targets meet.
+// <math.h> in C++ takes longer to parse than a kernel takes to compile, and declares glibc's SIMD
+// versions of these functions (libmvec) only with -ffast-math, which would also give up NaN,
+// infinity and rounding. Declaring `simd` clones here makes the vector loops of a kernel call them
+// without that flag. They are within 4 ulp; errors at the edges of a function's domain are
+// corrected in math.cuh, which both targets use.
 #pragma once
 #include <features.h>
 
@@ -64,7 +64,7 @@ namespace native {
 TF_DEVICE float rsqrt(float x) { return 1.0f / sqrtf(x); }
 TF_DEVICE double rsqrt(double x) { return 1.0 / sqrt(x); }
 
-// The plain lgamma writes a global variable.
+// lgamma itself writes a global variable.
 TF_DEVICE float lgamma(float x) {
   int sign;
   return lgammaf_r(x, &sign);

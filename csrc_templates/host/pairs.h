@@ -1,5 +1,5 @@
-// Words of bf16 as floats that all fit into one SIMD register. A loop over the words fills halves of
-// it, which are put together in memory, and read back before they have arrived there.
+// Widening of bf16 pairs to floats that fit into one SIMD register. A loop over the words would
+// write its halves to memory and reload them as a whole, which stalls store forwarding.
 #pragma once
 #include "pick.h"
 

@@ -1,8 +1,8 @@
 // parallel(n, body): body(i, m) for i < m on m OS threads at once, m <= n.
 //
-// OpenMP where the compiler has it: its pool of threads is then torch's own, so that the two never
-// compete for cores. Otherwise, and in a forked child, threads are made for the occasion: a child has
-// none of its parent's threads, and OpenMP waits for them.
+// With OpenMP if the compiler has it: its thread pool is then torch's own, so that the two do not
+// compete for cores. Otherwise, and in a forked child, new threads are created: a child has none of
+// its parent's threads, and OpenMP would wait for them.
 #pragma once
 
 #include <pthread.h>

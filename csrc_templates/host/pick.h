@@ -1,4 +1,4 @@
-// Lanes of a short vector put into a long one in SIMD registers, not element by element in memory.
+// tf::pick in SIMD registers: lanes of a short vector are inserted into a long one by shuffles.
 #pragma once
 
 namespace tf {
@@ -12,7 +12,7 @@ constexpr int kRegisterBytes = 32;
 constexpr int kRegisterBytes = 16;
 #endif
 
-// An integer of so many bytes, which vectors may consist of.
+// Integer type of `Bytes` bytes, as a vector element.
 template <int Bytes>
 struct Bits {
   static constexpr bool kExist = false;
@@ -40,7 +40,7 @@ struct UpTo<0, Is...> {
   typedef Numbers<Is...> Type;
 };
 
-// Which element of a window each lane becomes; it stays for -1, and after the last that is named.
+// Index in the window for each lane; -1, and lanes behind the last index: unchanged.
 template <int... Picks>
 struct Order {
   static constexpr int count = sizeof...(Picks);
@@ -58,12 +58,12 @@ template <class T, int M, int N>
 constexpr bool kPicks = Bits<sizeof(T)>::kExist && M > 1 && (M & (M - 1)) == 0 &&
                         (N & (N - 1)) == 0 && N >= M && M * sizeof(T) <= kRegisterBytes;
 
-// N lanes of a SIMD register.
+// SIMD vector of N lanes.
 template <class Lane, int N>
 using Vector __attribute__((vector_size(N * sizeof(Lane)))) = Lane;
 
-// A vector as the first part of one of `Long` lanes. By doubling: what is put together from more
-// than two parts goes through memory.
+// Extends a vector to `Long` lanes, by doubling: compilers concatenate more than two parts through
+// memory.
 template <int Long, class Lane, int M, int... Is>
 TF_DEVICE auto lengthened(Vector<Lane, M> v, Numbers<Is...>) {
   if constexpr (M >= Long) {
@@ -74,7 +74,7 @@ TF_DEVICE auto lengthened(Vector<Lane, M> v, Numbers<Is...>) {
   }
 }
 
-// tf::pick for the lanes of one register, the first being number From.
+// tf::pick for the lanes of one register, from lane `From` on.
 template <class Order, int From, class T, int M, int N, int... Is>
 TF_DEVICE void pick_register(const T (&window)[M], T (&to)[N], Numbers<Is...>) {
   constexpr int count = sizeof...(Is);
@@ -89,7 +89,7 @@ TF_DEVICE void pick_register(const T (&window)[M], T (&to)[N], Numbers<Is...>) {
   __builtin_memcpy(to + From, &lanes, sizeof lanes);
 }
 
-// tf::pick, a register at a time.
+// tf::pick, one register at a time.
 template <class Order, int From = 0, class T, int M, int N>
 TF_DEVICE void pick(const T (&window)[M], T (&to)[N]) {
   constexpr int most = kRegisterBytes / (int)sizeof(T), count = N < most ? N : most;

@@ -1,4 +1,4 @@
-// Who runs next, and what it means when nobody can.
+// Scheduling of fibers, and detection of deadlock.
 #include "text.h"
 #include "worker.h"
 
@@ -14,7 +14,7 @@ void Worker::switch_to(Fiber* next) {
   from_hooks.arrive();
 }
 
-// Called by a fiber that has just parked or ended.
+// Switches to another ready fiber; called by a fiber that has just parked or ended.
 void Worker::yield() {
   Fiber* const from = current_;
   Block& block = *from->block;
@@ -29,7 +29,7 @@ unsigned Worker::random() {
   return random_state_ ^= random_state_ << 5;
 }
 
-// A ready thread of `block`, looking at `first_warp` before its neighbours; null if there is none.
+// Picks a ready thread of `block`, searching from `first_warp` on; null if there is none.
 Fiber* Worker::pick(Block& block, size_t first_warp) {
   const int order = launch_->call.order;
   const size_t warps = block.warps.size();
@@ -70,7 +70,7 @@ void Worker::run_to_end() {
   turn_ = launch_->call.order == TF_REVERSE ? 0 : live_ - 1;
   for (;;) {
     while (Fiber* next = pick_anywhere()) {
-      switch_to(next);  // returns when nobody is ready, or after a failure
+      switch_to(next);  // returns when no fiber is ready, or after a failure
       if (launch_->failed()) return;
     }
     bool done = true;
@@ -83,7 +83,7 @@ void Worker::run_to_end() {
   }
 }
 
-// If every thread is in the grid barrier, meets the other workers there and wakes all; else false.
+// If all threads are in the grid barrier, waits for the other workers and wakes all; else false.
 bool Worker::pass_grid_barrier() {
   for (size_t i = 0; i < live_; ++i) {
     if (blocks_[i]->in_grid != blocks_[i]->threads) return false;
@@ -105,7 +105,7 @@ void Worker::report_deadlock() {
     if (block.done == block.threads) continue;
     Text text;
     text.add("deadlock in block ").index(block.fibers[0]->self.block);
-    // Runs of threads in the same state at the same place.
+    // Groups of consecutive threads in one state at one site.
     for (unsigned start = 0, end; start < block.threads; start = end) {
       const Fiber& head = *block.fibers[start];
       for (end = start + 1; end < block.threads; ++end) {

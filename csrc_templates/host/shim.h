@@ -1,4 +1,4 @@
-// The host's half of prelude.cuh: CUDA's keywords and built-ins for an ordinary C++ compiler.
+// Host part of prelude.cuh: CUDA's keywords and built-ins for a C++ compiler.
 #pragma once
 
 #include "abi.h"
@@ -20,7 +20,7 @@
 #define TF_PREFETCH(address) __builtin_prefetch(address)
 #define TF_UNROLL_SHORT _Pragma("GCC unroll 16")
 
-// g++ takes float(int(x)) for trunc(x), which makes -0.25 a negative zero; the barrier prevents it.
+// g++ simplifies float(int(x)) to trunc(x), which maps -0.25 to -0.0; the barrier prevents it.
 #ifdef __has_builtin
 #if __has_builtin(__builtin_assoc_barrier)
 #define TF_EXACT(integer) __builtin_assoc_barrier(integer)
@@ -36,7 +36,7 @@
 #define gridDim (tf_self->grid_size)
 
 #define TF_SHARED(name) unsigned char* const name = tf_self->shared
-// In every iteration of a loop, a check costs its vectors the registers that addresses take.
+// Checks are optional: in a vectorised loop, each needs registers for addresses.
 #ifdef TF_CHECKS
 #define TF_ASSERT(condition, message) \
   if (__builtin_expect(!(condition), 0)) tf_fail(message, TF_HERE)
@@ -79,17 +79,18 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "stream.h"
 #include "turn.h"
 
-// Ends the enclosing function where SIMD registers turn a square of these types.
+// Returns from the enclosing function with the SIMD transpose, if it supports these types and
+// sizes.
 #define TF_FAST_TURN(T, N, W, in, out) \
   if constexpr (tf::host::kTurns<T, N, W>) return tf::host::turn(in, out)
-// The same where they pick lanes out of these types.
+// Returns from the enclosing function with the SIMD lane selection, if supported.
 #define TF_FAST_PICK(T, M, N, order, window, to) \
   if constexpr (tf::host::kPicks<T, M, N>) return tf::host::pick<order>(window, to)
-// The same where pairs of bf16 fill one SIMD register as floats.
+// Returns from the enclosing function with the SIMD widening, if the floats fit into one register.
 #define TF_FAST_WIDEN(N, words, lanes)       \
   if constexpr (tf::host::kFillsRegister<N>) \
     return tf::host::widen_pairs(words, lanes, typename tf::host::UpTo<N>::Type())
-// The same where whole lines of a cache can be written past it.
+// Returns from the enclosing function with non-temporal stores, if whole cache lines are written.
 #define TF_FAST_STREAM(T, N, p, in)      \
   if constexpr (tf::host::kStreams<T, N>) \
     if (tf::host::starts_register(p)) return tf::host::stream(p, in)

@@ -1,4 +1,4 @@
-// Stores past the caches, whole lines at a time: a line that is written whole is not read first.
+// Non-temporal stores of whole cache lines, which avoid reading the lines first.
 #pragma once
 
 namespace tf {
@@ -6,7 +6,8 @@ namespace host {
 
 constexpr int kLineBytes = 64;
 
-// One register at an address that is a multiple of its size. Sanitizers do not see such stores.
+// Stores one register to an aligned address. Disabled under sanitizers, which do not see such
+// stores.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 typedef long long Streamed __attribute__((vector_size(kRegisterBytes)));
 constexpr bool kCanStream = true;

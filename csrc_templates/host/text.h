@@ -1,4 +1,4 @@
-// Error messages, assembled in a fixed buffer: on small stacks, and in signal handlers.
+// Error messages in a fixed buffer, for small stacks and signal handlers.
 #pragma once
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
-// Squares of elements turned in SIMD registers: rows become columns.
+// Transpose of square tiles in SIMD registers.
 #pragma once
 
 namespace tf {
 namespace host {
 
-// Rows of 16 bytes, which every SIMD unit interleaves in one instruction. `low` takes elements of
-// the first halves of two rows in turn, `high` of the second halves.
+// Rows of 16 bytes, which every SIMD unit interleaves in one instruction: `low` interleaves the
+// first halves of two rows, `high` the second halves.
 template <int N>
 struct Rows {
   static constexpr bool kExist = false;
@@ -39,14 +39,12 @@ TF_ROWS(16, unsigned char, (0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 
 template <class T, int N, int W>
 constexpr bool kTurns = N == W && W * sizeof(T) == 16 && Rows<N>::kExist;
 
-// Row i and row i + N/2, interleaved, become rows 2 i and 2 i + 1; done once for each bit of an
-// index, that exchanges rows and columns.
+// Interleaves rows i and i + N/2 into rows 2 i and 2 i + 1; log2(N) such steps transpose the tile.
 template <class T, int N>
 TF_DEVICE void turn(const T (&in)[N][N], T (&out)[N][N]) {
   typedef typename Rows<N>::Row Row;
   Row from[N], to[N];
-  // Row by row, as they were loaded: memory that is read in longer pieces than it was written in is
-  // waited for.
+  // Row by row, as they were loaded: a load wider than the store before it stalls.
   TF_UNROLL_SHORT
   for (int i = 0; i < N; ++i) __builtin_memcpy(&from[i], in[i], sizeof from[i]);
   TF_UNROLL_SHORT

@@ -1,4 +1,4 @@
-// Fibers and blocks: making them, keeping them from launch to launch, starting them.
+// Fibers and blocks: creation, reuse between launches, and start.
 #include "worker.h"
 
 #include <stdlib.h>
@@ -12,14 +12,14 @@ namespace tf {
 
 namespace {
 
-// Not a power of two: stacks that lie a power of two apart would compete for the same cache lines.
+// Not a power of two, because stacks a power of two apart would map to the same cache sets.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kStackBytes = 260 << 10;
 #else
 constexpr size_t kStackBytes = 68 << 10;
 #endif
 
-// Fibers that a worker keeps for the next launch; a large resident launch may need far more.
+// Most fibers that a worker keeps for the next launch; a large resident launch may need far more.
 constexpr size_t kKeptFibers = 4096;
 
 __attribute__((tls_model("initial-exec"))) thread_local Worker* running_worker = nullptr;
@@ -37,7 +37,7 @@ void release_shared(Block& block) {
   block.shared = nullptr;
 }
 
-// Shared memory for `bytes` bytes; what lies behind them is inaccessible if `guarded`.
+// Provides `bytes` bytes of shared memory; followed by an inaccessible page if `guarded`.
 void provide_shared(Block& block, size_t bytes, bool guarded) {
   const size_t room = rounded(bytes, 128) + 128;
   if (guarded || block.shared_guarded || !block.shared || block.shared_bytes < room) {
@@ -60,18 +60,18 @@ Worker* Worker::running() { return running_worker; }
 
 Block::~Block() { release_shared(*this); }
 
-// Only mapped: a page costs memory when it is first used.
+// Reserves address space only: pages are allocated at first use.
 Stacks::Stacks(size_t count) : bytes_(count * kStackBytes) {
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  // Of most stacks one page is used.
+  // Most stacks use one page.
   madvise(memory, bytes_, MADV_NOHUGEPAGE);
   memory_ = static_cast<unsigned char*>(memory);
 }
 
 Stacks::~Stacks() {
-  // What is mapped in their place are no stacks, or other ones.
+  // Later mappings at this address are not these stacks.
   unpoison(memory_, bytes_);
   munmap(memory_, bytes_);
 }
@@ -96,7 +96,7 @@ void Worker::fiber_main() {
   }
 }
 
-// Gives the block fibers until it has `count`.
+// Adds fibers to the block until it has `count`.
 void Worker::make_fibers(Block& block, size_t count) {
   const size_t first = block.fibers.size();
   if (first >= count) return;
@@ -106,7 +106,7 @@ void Worker::make_fibers(Block& block, size_t count) {
     std::unique_ptr<Fiber> fiber(new Fiber());
     fiber->block = &block;
     fiber->linear = static_cast<unsigned>(i);
-    const size_t colour = i % 32 * 192;  // spreads the tops over the sets of the L1 cache
+    const size_t colour = i % 32 * 192;  // distributes stack tops over the sets of the L1 cache
     fiber->hooks.create_fiber(stack, kStackBytes);
     fiber->context.prepare(stack, kStackBytes - colour, fiber_main);
     block.fibers.push_back(std::move(fiber));
@@ -114,7 +114,7 @@ void Worker::make_fibers(Block& block, size_t count) {
   }
 }
 
-// Makes `count` blocks ready for the launch: fibers, shared memory, coordinates.
+// Prepares `count` blocks for the launch: fibers, shared memory, coordinates.
 void Worker::provide(size_t count) {
   while (blocks_.size() < count) blocks_.emplace_back(new Block());
   live_ = count;
@@ -185,7 +185,7 @@ void Worker::run(Launch& launch, unsigned long long first, unsigned long long la
   launch.grid_barrier.leave();
   tf_self = nullptr;
   running_worker = nullptr;
-  // After a failure fibers are suspended in the middle of a kernel and of no further use.
+  // After a failure fibers are suspended in the middle of a kernel and cannot be reused.
   if (launch.failed() || fiber_count_ > kKeptFibers) release_fibers();
 }
 

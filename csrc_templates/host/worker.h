@@ -1,12 +1,12 @@
 // One OS thread's share of a launch: CUDA threads as fibers, scheduled around their collectives.
 //
 // Threads of a block run one at a time, each until it enters a collective, where it parks until all
-// threads concerned have come. The last to come carries the collective out for everybody and makes
-// them ready again. Which ready thread runs next is the launch's order: a correct kernel computes
-// the same in every order, one with a missing barrier does not.
+// participating threads have arrived. The last to arrive executes the collective for all of them
+// and makes them ready again. The launch's order decides which ready thread runs next: a correct
+// kernel computes the same in every order, one with a missing barrier does not.
 //
-// When nobody is ready and somebody is parked, the kernel can never go on: divergence and deadlock
-// are errors with coordinates instead of hangs.
+// If no thread is ready and some are parked, the kernel cannot proceed: divergence and deadlock are
+// errors with coordinates instead of hangs.
 #pragma once
 #include <memory>
 #include <vector>
@@ -20,7 +20,7 @@ namespace tf {
 
 enum class State : unsigned char { running, in_warp, in_block, in_cluster, in_grid, done };
 
-// What a lane brings to a warp collective; `value` is replaced by its result.
+// Operands of a lane for a warp collective; `value` is replaced by its result.
 struct WarpCall {
   unsigned long long value;
   tf_site site;
@@ -38,7 +38,7 @@ struct Warp {
 struct Block;
 struct Cluster;
 
-// Memory for so many stacks, mapped and unmapped at once: a grid that is resident has 100,000.
+// Memory for `count` stacks, mapped and unmapped at once: a resident grid has 100,000.
 class Stacks {
  public:
   explicit Stacks(size_t count);
@@ -59,8 +59,8 @@ struct Fiber {
   Block* block;
   Warp* warp;
   unsigned linear;  // position in the block
-  State state;      // why it is parked, or running (which includes ready)
-  void* value;      // what it brings to a combine, and gets back
+  State state;      // collective that it is parked in, or running (which includes ready)
+  void* value;      // operand and result of a combine
   tf_site site;     // the collective in which it is parked
   StackHooks hooks;
 
@@ -73,32 +73,32 @@ struct Block {
   std::vector<std::unique_ptr<Stacks>> stacks;
   std::vector<std::unique_ptr<Fiber>> fibers;  // at least `threads` of them
   std::vector<Warp> warps;
-  std::vector<unsigned char> values;  // room for a combine
+  std::vector<unsigned char> values;  // buffer for a combine
   unsigned char* shared = nullptr;
   size_t shared_bytes = 0;
   bool shared_guarded = false;
-  unsigned threads, in_block, in_grid, done;  // how many there are, and in which state
-  tf_site barrier;                            // where the first one in the block barrier is
+  unsigned threads, in_block, in_grid, done;  // number of threads, and of those in each state
+  tf_site barrier;                            // site of the first thread in the block barrier
   Meeting meeting;
   Cluster* cluster;
 };
 
-// Blocks that wait for each other, neighbours among those of their worker.
+// Blocks of a cluster, consecutive among those of their worker.
 struct Cluster {
   std::vector<Block*> blocks;          // in the order in which they were started
   std::vector<unsigned char*> shared;  // by rank
   unsigned waiting;                    // threads in the cluster barrier
-  tf_site barrier;                     // where the first of them is
+  tf_site barrier;                     // site of the first of them
   Meeting meeting;
 };
 
 class Worker {
  public:
-  // The worker that runs fibers on this OS thread now, or null.
+  // Worker that runs fibers on this OS thread now, or null.
   static Worker* running();
 
-  // Runs the blocks first, ..., last-1 of the launch, cluster after cluster, or all at once if the
-  // launch is resident, while `workers` workers in all share the launch.
+  // Runs the blocks first, ..., last-1 of the launch, one cluster at a time, or all at once if the
+  // launch is resident. `workers` workers share the launch.
   void run(Launch& launch, unsigned long long first, unsigned long long last, int workers);
 
   // The collectives of abi.h, called by the running fiber.
@@ -109,7 +109,7 @@ class Worker {
   void combine_warp(void* value, int bytes, tf_combine combine, tf_site site);
   void combine_block(void* value, int bytes, tf_combine combine, tf_site site);
 
-  // Gives up the launch; called by the running fiber, which never continues.
+  // Aborts the launch; called by the running fiber, which never continues.
   [[noreturn]] void abandon(const char* message, tf_failure failure = TF_BROKEN);
 
  private:
@@ -120,7 +120,7 @@ class Worker {
   void release_fibers();
   void start(Block& block, tf_dim3 index);
 
-  // schedule.cpp: who runs next
+  // schedule.cpp: scheduling of fibers
   void run_to_end();
   bool pass_grid_barrier();
   void switch_to(Fiber* next);
@@ -143,7 +143,7 @@ class Worker {
   int workers_ = 1;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Cluster>> clusters_;
-  size_t live_ = 0;  // how many of blocks_ the launch uses
+  size_t live_ = 0;  // number of blocks_ that the launch uses
   size_t turn_ = 0;  // the block that runs
   size_t fiber_count_ = 0;
   Meeting grid_meeting_;

@@ -1,5 +1,5 @@
-"""Reports: a program as one page, as text, as data, and beside another one. Reads everything;
-nothing that it reports on imports it.
+"""Reports on a compiled program: HTML page, text, JSON, and comparison with another program.
+May import all other packages; no compiler package imports it.
 """
 
 from thunder_fuser.inspect.reporting import Report, report

@@ -1,4 +1,4 @@
-"""Two programs side by side: two commits, two options, two devices."""
+"""Comparison of two programs, for example of two commits, options or devices."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from thunder_fuser.inspect.units import bytes_text, seconds_text
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between two programs; prints, and shows in notebooks.
+    """Differences between two programs; printable, and displayed by notebooks.
 
-    gone  steps that only `before` has; new: those that only `after` has. Steps that do the same to
-          tensors of other names are equal
+    gone  steps only in `before`
+    new   steps only in `after`
+
+    Steps are equal if they differ only in names of tensors.
     """
 
     before: Program

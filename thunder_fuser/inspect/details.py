@@ -1,5 +1,5 @@
-"""What can be read about a fusion: the road from its definition to machine code as texts, and what
-each kernel takes of a device.
+"""Details of a fusion in a report: texts from its definition to machine code, and the resources of
+each kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Section = tuple[str, str]
 
 @dataclass(slots=True)
 class _Road:
-    """What becomes of one segment, stage by stage."""
+    """Schedule, kernel IR and kernel of one segment."""
 
     schedule: object = None
     ir: KernelIR | None = None
@@ -38,7 +38,7 @@ class _Road:
 
 @dataclass(slots=True)
 class Budget:
-    """How many plans may still be compiled for a look at them: a kernel takes some 0.3 s."""
+    """Remaining number of plans to compile for a report: a kernel takes about 0.3 s."""
 
     plans: int = field(default=64)
 
@@ -52,8 +52,12 @@ def detail_of(
     repro: str,
     budget: Budget,
 ) -> Detail:
-    """Texts in the order of the road, and figures of kernels. `listing` is the plan as it is told;
-    `ran` are the kernels that run, if any do, which on a CPU are others than a GPU's.
+    """Return texts in the order of compilation, and kernel resources.
+
+    listing  text of the plan
+    ran      kernels of the last call, if any; on a CPU they differ from a GPU's
+    repro    script that runs the fusion
+    budget   decremented if the plan is compiled
     """
     roads = _roads(plan)
     cubin = _compiled(plan, roads, budget)
@@ -81,7 +85,7 @@ def detail_of(
 
 
 def _roads(plan: SegmentedFusion) -> dict[int, _Road]:
-    """By segments whose kernels differ; none of a plan for open sizes."""
+    """Stages by segment index, of one of each group of equal segments; empty for open sizes."""
     found: dict[int, _Road] = {}
     if plan.device is None or plan.sizes is not None:
         return found
@@ -104,8 +108,10 @@ def _roads(plan: SegmentedFusion) -> dict[int, _Road]:
 
 
 def _compiled(plan: SegmentedFusion, roads: dict[int, _Road], budget: Budget) -> Cubin | None:
-    """What NVRTC makes of a plan, or has made of it; None where it cannot be asked."""
-    # As a call compiles them: a result that is in the cache is found.
+    """Compile a plan with NVRTC or load it from the cache; None if that fails or the budget is
+    used up.
+    """
+    # Compile what a call compiles, so that its cache entry is found.
     kernels = {r.kernel.name: r.kernel for r in roads.values() if r.kernel is not None}
     if not kernels or plan.device is None or budget.plans <= 0:
         return None
@@ -146,7 +152,7 @@ def _facts(
 
 
 def _passed(fusion: Fusion) -> Iterator[Section]:
-    """The fusion, and what each pass changed."""
+    """Yield the fusion, and its differences after each pass that changed it."""
     texts = [("fusion", text_of(fusion))]
 
     def seen(name: str, left: Fusion, changed: bool) -> None:
@@ -159,8 +165,8 @@ def _passed(fusion: Fusion) -> Iterator[Section]:
 
 
 def differences(texts: Sequence[Section]) -> Iterator[Section]:
-    """The first text, and what of the others differs from the one before; a text itself where that
-    is shorter. What changes nothing is left out.
+    """Yield the first text, and for each other the diff to the one before, or the text itself if
+    that is shorter. Texts without changes are left out.
     """
     before = ""
     for title, text in texts:

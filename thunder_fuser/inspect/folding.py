@@ -1,8 +1,7 @@
-"""Folding: stretches of steps that repeat, so that twelve equal layers are shown as one, twelve
-times.
+"""Folding of repeated steps: twelve equal layers are shown as one layer, "12 times".
 
-The tandem repeat that leaves out most steps is folded first, then what is left before and after
-it. What repeats inside a layer stays as it is.
+The tandem repeat that saves most steps is folded first, then recursively the steps before and after
+it. Repeats inside a layer are not folded.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ from typing import NamedTuple
 from thunder_fuser.inspect.program import Step
 
 _LONGEST = 400
-"""Steps of one layer, beyond which no repeat is looked for."""
+"""Longest period, in steps, of a repeat."""
 _LEAST = 4
-"""Steps that a fold leaves out, below which it hides more than it helps."""
+"""Fewest steps that a fold must save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """`count` stretches of equal steps, one after the other; `steps` are those of the first.
+    """`count` consecutive repetitions of equal steps.
 
-    repeats  for each of `steps` its equals in all stretches, itself first
+    steps    steps of the first repetition
+    repeats  for each of `steps`, the equal steps of all repetitions, itself first
     """
 
     count: int
@@ -42,7 +42,7 @@ class _Repeat(NamedTuple):
 
 
 def folded(steps: Sequence[Step]) -> list[Fold]:
-    """The same steps in order, neighbouring equal stretches as one."""
+    """Group `steps` in order into folds; steps that do not repeat form folds of count 1."""
     if not steps:
         return []
     found = _best([step.key for step in steps])
@@ -55,12 +55,10 @@ def folded(steps: Sequence[Step]) -> list[Fold]:
 
 
 def _best(keys: Sequence[str]) -> _Repeat:
-    """The repeat that leaves out most; of several the one with the shortest period, then the
-    first.
-    """
+    """Find the repeat that saves most steps; ties go to the shortest period, then to the first."""
     best = _Repeat(0, 1, 1)
     for period in range(1, min(len(keys) // 2, _LONGEST) + 1):
-        equal = 0  # how many positions from here on have their equal a period later
+        equal = 0  # positions from here on whose step equals the one a period later
         for k in range(len(keys) - period - 1, -1, -1):
             equal = equal + 1 if keys[k] == keys[k + period] else 0
             found = _Repeat(k, period, equal // period + 1)

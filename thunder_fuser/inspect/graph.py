@@ -1,8 +1,8 @@
-"""The graph of a program as SVG: steps from top to bottom, a backward beside its forward from
-bottom to top, so that what is saved goes straight across.
+"""Graph of a program as SVG: one column per part, steps from top to bottom; a backward runs from
+bottom to top beside its forward, so that edges of saved tensors are about horizontal.
 
-Equal layers are one frame with a count. An edge is a tensor in memory, or several between the same
-two steps; edges to a neighbour are straight, others go round at the outer side of the column.
+Equal layers are one frame with a count. An edge is one or more tensors in memory between two steps;
+edges to the next step are straight, others are routed at the outer side of the column.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MARGIN = 120
 _BETWEEN = 190
 _TOP = 40
 _CHARACTERS = 44
-"""Of a line of text in a box."""
+"""Most characters of a line of text in a box."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A step where it is drawn, or several that move nothing; `count` times, in equal layers."""
+    """Box of a step, or of consecutive steps that move nothing; it stands for `count` layers."""
 
     steps: tuple[Step, ...]
     count: int
@@ -51,7 +51,7 @@ class _Box:
 
 @dataclass(slots=True)
 class _Edge:
-    """Tensors that one box writes and another reads, of all repeats together."""
+    """Tensors that one box writes and another reads, with bytes by name, of all equal layers."""
 
     names: dict[str, int] = field(default_factory=dict)
     saved: bool = False
@@ -63,7 +63,7 @@ class _Edge:
         return sum(self.names.values())
 
     def label(self, source: _Box, target: _Box) -> str:
-        """Bytes for one of the layers."""
+        """Bytes per layer; "" for recomputation."""
         times = min(source.count, target.count)
         return "" if self.recomputed else bytes_text(self.bytes / times)
 
@@ -83,7 +83,7 @@ class _Edge:
 
 
 def graph(program: Program) -> str:
-    """The picture; readers of screens get the same from the page's tables."""
+    """Return the graph as an SVG element. The page's tables have its data for screen readers."""
     columns = [folded(program.of(part)) for part in program.parts]
     boxes: dict[int, _Box] = {}
     frames: list[str] = []
@@ -91,7 +91,7 @@ def graph(program: Program) -> str:
     for column, (part, folds) in enumerate(zip(program.parts, columns, strict=True)):
         x = _MARGIN + column * (_WIDTH + _BETWEEN)
         frames.append(f'<text class="part" x="{x}" y="{_TOP - 16}">{escape(part.title)}</text>')
-        # All columns are as high as the highest, so that what is saved goes about straight across.
+        # All columns get the height of the highest: edges of saved tensors are about horizontal.
         gap = _GAP + (height - _height(folds, _GAP)) / max(_height(folds, 1) - _height(folds, 0), 1)
         frames += _place(folds, column, x, gap, height, "backward" in part.title, boxes)
     height += _TOP
@@ -115,7 +115,9 @@ _MARKERS = (
 
 
 def _grouped(fold: Fold) -> Iterator[tuple[list[Step], list[Step]]]:
-    """What is one box, and all steps that it stands for: neighbours that move nothing together."""
+    """Yield the steps of each box, and all steps it stands for; consecutive steps that move nothing
+    share a box.
+    """
     for free, group in groupby(
         zip(fold.steps, fold.repeats, strict=True), lambda pair: pair[0].kind in FREE
     ):
@@ -129,7 +131,7 @@ def _tall(step: Step) -> float:
 
 
 def _height(folds: Sequence[Fold], gap: float) -> float:
-    """Of a column with so much between its boxes; frames of layers have half of it around."""
+    """Height of a column with `gap` between its boxes, and one `gap` above and below each frame."""
     boxes = sum(_tall(steps[0]) + gap for fold in folds for steps, _ in _grouped(fold))
     return boxes + sum(2 * gap for fold in folds if fold.count > 1)
 
@@ -143,7 +145,7 @@ def _place(
     upwards: bool,
     boxes: dict[int, _Box],
 ) -> Iterator[str]:
-    """Fill in the boxes of a column, of all steps by number; the frames around layers."""
+    """Place the boxes of a column, into `boxes` by step number; yield the frames of layers."""
     at = 0.0
 
     def turned(y: float, tall: float) -> float:
@@ -169,7 +171,7 @@ def _place(
 
 
 def _edges(program: Program, boxes: Mapping[int, _Box]) -> dict[tuple[int, int], _Edge]:
-    """Edges by the numbers of the first steps of their boxes."""
+    """Return edges by step numbers: those of the first step of the writing and the reading box."""
     found: dict[tuple[int, int], _Edge] = {}
     writer: dict[str, Step] = {}
     computed: dict[str, Step] = {}
@@ -200,7 +202,7 @@ def _edges(program: Program, boxes: Mapping[int, _Box]) -> dict[tuple[int, int],
 def _drawn(
     edges: Mapping[tuple[int, int], _Edge], boxes: Mapping[int, _Box], columns: int
 ) -> Iterator[str]:
-    """Every edge, long ones in lanes of their own."""
+    """Yield all edges; those that are routed around overlap no other in their lane."""
     taken: list[list[tuple[int, float, float]]] = [[] for _ in range(max(columns, 1))]
     sums = _saved(edges)
     ordered = sorted(edges.items(), key=lambda item: abs(item[0][0] - item[0][1]))
@@ -230,7 +232,7 @@ def _drawn(
 
 
 def _saved(edges: Mapping[tuple[int, int], _Edge]) -> dict[int, int]:
-    """By its number, what a step leaves for another part: each tensor once."""
+    """Bytes that each step saves for another part, by step number; each tensor counts once."""
     names: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for (source, _), edge in edges.items():
         if edge.saved:
@@ -239,7 +241,7 @@ def _saved(edges: Mapping[tuple[int, int], _Edge]) -> dict[int, int]:
 
 
 def _lane(taken: list[tuple[int, float, float]], low: float, high: float) -> int:
-    """The first lane that is free between two heights."""
+    """Take the first lane that is free between two heights."""
     busy = {n for n, begin, end in taken if begin < high and low < end}
     lane = next(n for n in range(len(taken) + 1) if n not in busy)
     taken.append((lane, low, high))

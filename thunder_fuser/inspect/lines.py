@@ -1,4 +1,4 @@
-"""Costs of a program by the user's lines."""
+"""Costs of a program by source line of the user's code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NOWHERE = "no line of the program"
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """What a line of the user's program costs; "gradient of ..." for the backward's share.
+    """Cost of a source line of the user's program; "gradient of ..." for its backward.
 
-    of    its steps
-    code  what stands on that line, where its file is at hand
+    of    steps attributed to the line
+    code  text of the line; "" if the file is not found
     """
 
     line: str
@@ -36,12 +36,12 @@ class LineCost:
 
     @property
     def calls(self) -> int:
-        """Of torch."""
+        """Torch calls."""
         return sum(s.kind == "torch" for s in self.of)
 
     @property
     def collectives(self) -> int:
-        """Calls that move bytes between devices."""
+        """Collectives that move bytes between devices."""
         return sum(s.kind == "communication" and s.bytes > 0 for s in self.of)
 
     @property
@@ -54,7 +54,7 @@ class LineCost:
 
 
 def by_line(program: Program) -> list[LineCost]:
-    """Costs of every line, most bytes first."""
+    """Return the cost of every line, most bytes first."""
     found: defaultdict[str, list[Step]] = defaultdict(list)
     for step, line in _with_line(program):
         found[line].append(step)
@@ -67,14 +67,15 @@ def by_line(program: Program) -> list[LineCost]:
 
 
 def _code(place: str) -> str:
-    """The text of a line, of a file that may be gone."""
+    """Text of the line at "file:line"; "" if the file is not found."""
     file, _, number = place.rpartition(":")
     return linecache.getline(file, int(number)).strip() if number.isdigit() else ""
 
 
 def _with_line(program: Program) -> Iterator[tuple[Step, str]]:
-    """Steps that move bytes. Thunder keeps no lines of gradients: those of a step are of what it
-    reads that the forward has saved, the largest first, or else of the step before it.
+    """Yield each step that launches something, with its line. Thunder records no lines for
+    gradients: a backward step without lines takes the line of the largest saved tensor it reads,
+    or else that of the step before it.
     """
     of: dict[str, str] = {}
     last = ""

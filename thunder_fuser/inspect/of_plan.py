@@ -1,4 +1,4 @@
-"""Steps and details of a plan: what a fusion of a trace, or a definition, adds to a program."""
+"""Report data of a plan: steps and details of a trace's fusion or of a definition."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _KINDS: dict[str, Kind] = {
 def steps_of_plan(
     plan: SegmentedFusion, named: Named, told: Callable[[str], str], fusion: str, part: int
 ) -> Iterator[Step]:
-    """A step for each segment, numbered from 0. `named` gives the names of tensors, `told` puts
-    them into sentences.
+    """Yield a step for each segment, numbered from 0. `named` gives the name of a tensor, `told`
+    replaces tensor names in a message.
     """
     several = len(plan.segments) > 1
     reasons = {b.producer: told(str(b)) for b in plan.boundaries}
@@ -75,19 +75,19 @@ def _key(segment: Segment) -> str:
 
 
 def _frees(plan: SegmentedFusion, index: int, named: Named) -> tuple[str, ...]:
-    """Boundaries that are gone after a segment."""
+    """Names of the boundary tensors whose last use is segment `index`."""
     ends = plan.placement.of(Buffer).items()
     return tuple(named(t) for t, buffer in ends if buffer.last == index)
 
 
 def lines_of(fusion: Fusion) -> tuple[str, ...]:
-    """The user's lines of a fusion, those of most operations first."""
+    """Source lines of a fusion as "file:line", those with most operations first."""
     counts = Counter(f"{e.origin.file}:{e.origin.line}" for e in fusion.exprs if e.origin.file)
     return tuple(line for line, _ in counts.most_common())
 
 
 def program_of_definition(definition: FusionDefinition, name: str, details: bool) -> Program:
-    """A definition: the plan of what it was called with last, or else of itself."""
+    """Program of a definition: the plan of its last call, or else of the definition alone."""
     ran = definition.compiled.latest
     plan = ran.plan if ran else definition.plan()
     fusion = definition.compiled.fusion
@@ -95,14 +95,14 @@ def program_of_definition(definition: FusionDefinition, name: str, details: bool
 
 
 def program_of_plan(plan: SegmentedFusion, name: str, details: bool) -> Program:
-    """A plan by itself, whose fusion has its passes behind it."""
+    """Program of a plan alone, whose fusion has already been through the passes."""
     return _program(plan, plan.fusion, name, (), details)
 
 
 def _program(
     plan: SegmentedFusion, fusion: Fusion, name: str, ran: tuple[Kernel, ...], details: bool
 ) -> Program:
-    """A program of one part, with a detail for the whole of it."""
+    """Program of one part, with one detail for all of its steps."""
 
     def named(t: TensorView) -> str:
         return t.name
@@ -139,7 +139,7 @@ def _program(
 
 
 def _inside(plan: SegmentedFusion) -> list[TensorView]:
-    """Tensors that lie in other tensors' memory."""
+    """Segment outputs that are aliases of other tensors."""
     every = dict.fromkeys(t for s in plan.segments for t in s.outputs)
     return [t for t in every if plan.placement.root(t) is not t]
 

@@ -1,4 +1,4 @@
-"""Programs of what Thunder compiled: the final traces of a function, forward and backward."""
+"""Report data of functions compiled by Thunder, from their final traces."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _COLLECTIVES = (
 
 
 def program_of_function(fn: Any, details: bool) -> Program:
-    """What the last run of a function did; of an object of `thunderfx`, every graph of it.
-    `details`: with texts and figures of each kernel.
+    """Return the program of the last run of `fn`; for an object of `thunderfx`, of all its graphs.
+    `details`: with sources and resources of each kernel.
 
-    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
+    Raises FuserTypeError if Thunder did not compile `fn`, FuserValueError before the first run.
     """
     functions = compiled_functions(fn)
     made = [_of_function(function, details) for function in functions]
@@ -83,7 +83,7 @@ def _of_function(function: Callable[..., Any], details: bool) -> Program:
 
 
 def program_of_traces(traces: Sequence[TraceCtx], name: str, details: bool) -> Program:
-    """Final traces: one of any function, or a forward and its backward."""
+    """Return the program of final traces: two are a forward and its backward."""
     maker = _Maker(details)
     titles = ["forward", "backward"] if len(traces) == 2 else ["program"] * len(traces)
     for trace, title in zip(traces, titles, strict=True):
@@ -93,24 +93,24 @@ def program_of_traces(traces: Sequence[TraceCtx], name: str, details: bool) -> P
 
 
 def _unpacked(bsym: BoundSymbol) -> list[Proxy]:
-    """Tensors that a backward is given in a list."""
+    """Saved tensors that a backward unpacks from a list."""
     return list(bsym.flat_proxy_outs) if bsym.sym.id is PrimIDs.UNPACK_SEQUENCE else []
 
 
 def _name_of(given: Any) -> str:
-    """What a user calls a function, also one that Dynamo took apart."""
+    """Name of a compiled function for the user, also behind Dynamo's wrappers."""
     data = thunder.compile_data(given)
     original = data.fn if data is not None else getattr(given, "_func", given)
     for inside in ("_torchdynamo_orig_callable", "_orig_mod"):
         original = getattr(original, inside, original)
-    # A method is called as its owner; a builtin function has an owner, too, which is None.
+    # A method gets the name of its owner; builtins have `__self__`, too, but are no methods.
     if ismethod(original):
         original = original.__self__
     return str(getattr(original, "__name__", None) or type(original).__name__)
 
 
 class _Maker:
-    """A program in the making, part by part."""
+    """Builder of a Program, part by part."""
 
     def __init__(self, details: bool) -> None:
         self._has_details = details
@@ -130,8 +130,8 @@ class _Maker:
     def add(
         self, trace: TraceCtx, title: str, storages: Storages, passed: Sequence[TraceCtx]
     ) -> None:
-        """The steps of a trace, after those before it. `storages` is asked symbol by symbol;
-        `passed` are the trace after each pass.
+        """Append the steps of a trace as a part. `storages` follows the trace's memory symbol by
+        symbol; `passed` is the trace after each pass.
         """
         with status("reporting", total=len(trace.bound_symbols)) as progress:
             self._add(trace, title, storages, passed, progress)
@@ -172,7 +172,7 @@ class _Maker:
         self._parts.append(Part(title, first, len(self._steps), ideal, told))
 
     def made(self, name: str, told: Sequence[Refusal]) -> Program:
-        """The program, with what several fusions compute marked."""
+        """Return the program; tensors that several fusions compute are marked as recomputed."""
         again = {n for n, count in self._computed.items() if count > 1}
         steps = tuple(
             replace(s, recomputes=tuple(n for n in self._inner.get(s.name, ()) if n in again))
@@ -214,7 +214,7 @@ class _Maker:
         return name
 
     def _lies_in(self, name: str, owner: str) -> None:
-        # A backward knows what it is given by the names that the forward has for it.
+        # The backward's arguments have the names that the forward gave them.
         owner = self._owner(owner)
         if name != owner:
             self._aliases.setdefault(name, owner)
@@ -227,7 +227,7 @@ class _Maker:
         inner = tuple(p.name for p in Names.of(bsym).inner if isinstance(p, TensorProxy))
         self._computed.update(set(inner))
         for segment in plan.segments:
-            # Equal fusions say the same, under the names of the first.
+            # Equal fusions have the same refusals, under the names of the first.
             self._apart += self._told.setdefault(
                 (call.compiled, segment.index),
                 [
@@ -247,7 +247,9 @@ class _Maker:
         self._free(self._shown_by_results(plan, naming))
 
     def _shown_by_results(self, plan: SegmentedFusion, naming: Naming) -> list[str]:
-        """Names of what a kernel writes and only views of it return: these keep it in memory."""
+        """Names of tensors that a kernel writes and of which only views are returned; the views
+        keep them in memory.
+        """
         own = {*plan.fusion.outputs, *plan.fusion.inputs}
         found: dict[str, None] = {}
         for result in plan.fusion.outputs:
@@ -259,7 +261,7 @@ class _Maker:
         return list(found)
 
     def _detail(self, call: FusionCall, plan: SegmentedFusion, naming: Naming) -> int:
-        """The position of the fusion's details, which equal fusions share."""
+        """Index of the fusion's detail, which equal fusions share."""
         where = self._known.setdefault(call.compiled, len(self._details))
         if where == len(self._details):
             latest = call.compiled.latest
@@ -281,8 +283,8 @@ class _Maker:
 
 
 def _between_calls(steps: Sequence[Step], owner: Callable[[str], str]) -> Iterator[Step]:
-    """Kernels for which no other reason is known are bounded by torch's calls around them. `owner`
-    says in whose memory a view lies.
+    """Give kernels without another reason the torch calls around them as the reason. `owner` maps a
+    view to the tensor whose memory it lies in.
     """
     writers = {name: step for step in steps for name in step.writes}
     readers: defaultdict[str, list[Step]] = defaultdict(list)
@@ -306,8 +308,8 @@ def _calls(steps: Iterable[Step]) -> str:
 
 
 def _told(trace: TraceCtx) -> tuple[str, str]:
-    """A stage of a trace: the pass that made it; its symbols, a line each, without what these are
-    made of.
+    """Title and text of a trace: the pass that made it, and its bound symbols, one per line without
+    subsymbols.
     """
     made = re.sub(r"^# Constructed by | \(took .*$", "", str(trace.get_provenance() or "the trace"))
     lines = str(trace).splitlines()
@@ -316,11 +318,11 @@ def _told(trace: TraceCtx) -> tuple[str, str]:
 
 
 def _roles(trace: TraceCtx) -> dict[str, Role]:
-    """Tensors that others than the steps of a trace hold."""
+    """Roles of the arguments, results and saved tensors of a trace, by name."""
     found: dict[str, Role] = {}
     returned = trace.bound_symbols[-1]
     args = returned.args
-    # A forward with gradients returns its results, what it keeps, and what else it keeps.
+    # A forward with gradients returns (results, (saved tensors, other saved values)).
     has_saved = len(args) == 2 and isinstance(args[1], tuple) and len(args[1]) == 2
     kept, given = (args[1][0], args[0]) if has_saved else ((), args)
     found |= {p.name: "saved" for p in _proxies(kept)}
@@ -338,7 +340,7 @@ def _proxies(tree: Any) -> Iterator[Proxy]:
 
 
 def _step_of_call(bsym: BoundSymbol, part: int, is_view: bool) -> Step:
-    """A call that an executor other than ours makes, or attention."""
+    """Step of a call that another executor runs, or of attention."""
     name = bsym.sym.name
     kind: Kind = "communication" if name.startswith(_COLLECTIVES) else "torch"
     reads, writes = (
@@ -363,7 +365,7 @@ def _step_of_call(bsym: BoundSymbol, part: int, is_view: bool) -> Step:
         lines=(line,) if line else (),
     )
     if "wait" in name and kind == "communication":
-        # What it waits for has moved the bytes, also where it gives that memory another name.
+        # The collective that it waits for moved the bytes, even if the wait renames the result.
         return replace(found, kind=kind)
     if is_view:
         return found

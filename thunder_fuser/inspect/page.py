@@ -1,7 +1,8 @@
-"""A program as one page of HTML: a file by itself, without requests, for offline and for print.
+"""HTML page of a program: one self-contained file without network requests, usable offline and in
+print.
 
-Everything is in the text of the page; its few lines of script sort tables, open what a link points
-to, and copy repros.
+The page works without its script, which only sorts tables, opens the target of a link and copies
+repros.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from thunder_fuser.inspect.timeline import timeline
 from thunder_fuser.inspect.units import bytes_text, flops_text, line_text, seconds_text
 
 _OWNERS = 15
-"""Rows of tensors at the peak."""
+"""Most rows in the table of tensors held at the memory peak."""
 
 
 def page(program: Program) -> str:
-    """The whole file."""
+    """Return the complete HTML file."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -37,7 +38,7 @@ def page(program: Program) -> str:
 
 
 def body(program: Program) -> str:
-    """The same inside a notebook's cell."""
+    """Return the page without its HTML document frame, for a notebook cell."""
     sections = (
         ("program", "Program", _graph(program)),
         ("memory", "Memory", _memory(program)),
@@ -65,7 +66,7 @@ def body(program: Program) -> str:
 
 
 def styled(html: str) -> str:
-    """A part of the page by itself."""
+    """Wrap a part of the page with its style sheet, for display by itself."""
     style = f"<style>{_resource('picture.css')}</style>"
     return f'{style}<div class="thunder-fuser"><div class="wide">{html}</div></div>'
 
@@ -137,14 +138,14 @@ def _memory(program: Program) -> str:
 
 
 def _owners(program: Program, number: int) -> Iterator[tuple[Cell, ...]]:
-    """What is in memory while a step runs, most bytes first; results of equal steps together."""
+    """Rows of tensors held while a step runs, most bytes first; results of equal steps grouped."""
     writers = {name: step for step in program.steps for name in step.writes}
     anchors, saved = _anchors(program), program.saved
     groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for name in program.alive_at(number):
         tensor, step = program.tensors[name], writers[name]
         kind = f"{tensor.dtype} {list(tensor.shape)}"
-        # What is kept for a view of it is kept.
+        # A tensor of which a view is saved is itself saved.
         role: str = "saved" if name in saved else tensor.role
         groups[anchors[step.number], step.key, kind, role].append(name)
     sizes = {key: sum(program.tensors[n].bytes for n in names) for key, names in groups.items()}
@@ -163,7 +164,7 @@ def _owners(program: Program, number: int) -> Iterator[tuple[Cell, ...]]:
 
 
 def _anchors(program: Program) -> dict[int, str]:
-    """By the number of a step, where the page has it: of equal layers, the first."""
+    """HTML anchor of each step by number; steps of equal layers link to the first layer."""
     found: dict[int, str] = {}
     for part in program.parts:
         for fold in folded(program.of(part)):
@@ -268,7 +269,7 @@ def _refusals(found: Sequence[Refused]) -> str:
 
 
 def _kernels(program: Program) -> str:
-    """Resources of each generated kernel; equal fusions have one."""
+    """Table of the resources of each generated kernel; equal fusions share a row."""
     columns = (
         Column("kernel", False),
         Column("what", False),
@@ -315,7 +316,7 @@ def _kernels(program: Program) -> str:
 
 
 def _counted_by(program: Program) -> str:
-    """Who says what a kernel takes."""
+    """Source of the kernel resources: compilers, or estimates."""
     kernels = [kernel for detail in program.details for kernel in detail.kernels]
     compilers = sorted({kernel.measured for kernel in kernels} - {""})
     told = [f"registers, spills and shared memory as {c} counted them" for c in compilers]

@@ -1,8 +1,8 @@
-"""Program: what a report is about, as plain data. Steps in execution order, the tensors between
-them, and what is in memory meanwhile.
+"""Program: the plain data of a report. Steps in execution order, the tensors between them, and the
+memory held during each step.
 
-A step is a kernel, a call of torch, or what costs nothing. Nothing here knows Thunder or a plan;
-`of_thunder.py` and `of_plan.py` make programs of these.
+A step is a kernel, a torch call, or something free, such as a view. This module depends on neither
+Thunder nor plans; `of_thunder.py` and `of_plan.py` convert these to programs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Kind = Literal["pointwise", "reduction", "scan", "torch", "communication", "view
 Role = Literal["argument", "result", "saved", "inner"]
 
 FREE: frozenset[Kind] = frozenset({"view", "concat"})
-"""Steps that launch nothing: their results lie in memory that exists."""
+"""Kinds of steps that launch nothing: their results lie in existing memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the program, under its trace's name.
+    """A tensor of the program, under its name in the trace.
 
-    role  "argument": the caller's; "result": returned; "saved": the forward keeps it for its
-          backward; "inner": gone before the part ends
+    role  "argument": owned by the caller; "result": returned; "saved": saved for backward;
+          "inner": freed before the part ends
     """
 
     name: str
@@ -43,19 +43,24 @@ class Tensor:
 class Step:
     """One step of a program.
 
-    part        which part of the program it belongs to: 0 is the forward, 1 its backward
-    name        as a table has it: "fuser3", "fuser3.1" where a fusion has several kernels, "linear"
-    fusion      of the trace that it is a part of; "" for a call of torch
-    reads       names of the tensors that it reads from memory, writes those that it leaves there
-    recomputes  names of tensors that another step computes, too
-    frees       names of tensors that are gone after it
-    transient   bytes that it holds while it runs, beside tensors that have names
-    seconds     that it is expected to take; 0 where nobody knows
-    copy_seconds  that a copy of its bytes takes
-    lines       of the user's program that it computes, most of it first
-    reasons     why it is not one with its neighbours, with prices where there are some
-    key         equal for steps that do the same to tensors of other names
-    detail      position among the program's details; None for what has none
+    number        position in `Program.steps`
+    part          index in `Program.parts`: 0 is the forward, 1 its backward
+    name          display name: "linear", "fuser3", or "fuser3.1" if a fusion has several segments
+    fusion        name of its fusion in the trace; "" for a torch call
+    operations    names of its operations
+    reads         names of the tensors that it reads from memory
+    writes        names of the tensors that it writes to memory
+    key           equal for steps that differ only in names of tensors
+    kernels       launches of generated kernels
+    seconds       estimated time; 0 if unknown
+    copy_seconds  estimated time of a copy that moves as many bytes
+    bound         limiting resource by the estimate: "memory", "launch", "latency", ...
+    recomputes    names of tensors that another step computes, too
+    frees         names of tensors whose memory is freed after it
+    transient     bytes that it holds while it runs, besides named tensors
+    lines         source lines of the user's program that it computes, most operations first
+    reasons       why it is not merged with its neighbours, with costs where known
+    detail        index in `Program.details`; None if there is none
     """
 
     number: int
@@ -83,17 +88,17 @@ class Step:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory traffic."""
+        """Memory traffic in bytes."""
         return self.bytes_read + self.bytes_written
 
     @property
     def is_ours(self) -> bool:
-        """Whether a generated kernel does it."""
+        """True if a generated kernel computes it."""
         return self.kernels > 0
 
     @property
     def title(self) -> str:
-        """What it is, in a few words: kind and operations."""
+        """Short description: kind and operations."""
         if not self.is_ours:
             return ", ".join(self.operations)
         names = list(dict.fromkeys(self.operations))
@@ -103,14 +108,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What a generated kernel takes of a device.
+    """Launch geometry and resources of a generated kernel.
 
-    segment        of its fusion that it is
-    registers      of a thread, shared_bytes of a block, static and dynamic
-    spilled_bytes  stored and loaded by a thread for want of registers
-    resident       blocks that a multiprocessor holds at a time, by NVIDIA's rules of occupancy
-    occupancy      their threads, of as many as it could hold
-    measured       the compiler that counted registers and shared memory; "" for estimates
+    segment        index of its segment in the fusion
+    blocks         blocks of the grid
+    threads        threads per block
+    registers      per thread
+    spilled_bytes  spill stores and loads per thread
+    shared_bytes   per block, static and dynamic
+    resident       resident blocks per multiprocessor, by NVIDIA's occupancy rules
+    occupancy      resident threads as a fraction of the multiprocessor's maximum
+    measured       compiler that reported registers and shared memory; "" for estimates
     """
 
     name: str
@@ -128,11 +136,12 @@ class KernelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Everything that can be read about a fusion: texts by title, in the order of the road.
+    """Texts and kernels of a fusion, shared by equal fusions.
 
-    names     of the fusions of the program that are equal to it
-    sections  title and text; a text whose title ends in "(diff)" has lines of + and -
-    kernels   those of its segments that are no other's equal
+    names     names of the equal fusions of the program
+    sections  (title, text) in the order of compilation; a title ending in "(diff)" marks a text of
+              lines with + and -
+    kernels   one for each distinct segment
     """
 
     names: tuple[str, ...]
@@ -142,10 +151,11 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Steps that run in one call: a forward, its backward, or a definition.
+    """Consecutive steps that run in one call: a forward, its backward, or a definition.
 
-    bytes_ideal  of all fusions: inputs and results of each once
-    stages       titles and texts as details have them: its trace after each of Thunder's passes
+    first, stop  range in `Program.steps`
+    bytes_ideal  sum over all fusions of the bytes of their inputs and results, each counted once
+    stages       (title, text) of its trace after each Thunder pass, as in `Detail.sections`
     """
 
     title: str
@@ -157,9 +167,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Bytes in memory while a step runs, beside the caller's arguments.
+    """Memory held while a step runs, without the caller's arguments.
 
-    saved  of these, what the forward keeps for its backward
+    step   number of the step
+    bytes  total
+    saved  share of `bytes` that is saved for backward
     """
 
     step: int
@@ -169,12 +181,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a report shows.
+    """Data of a report.
 
-    device    that seconds are expected on; "" where nobody knows
-    refusals  what is left to torch: each sentence once, with how often and where
-    apart     why kernels of one fusion are several, in the same way
-    aliases   tensors that lie in another one's memory, and that one
+    device    device that estimated times are for; "" if unknown
+    refusals  reasons why operations are left to torch, grouped by message
+    apart     reasons why fusions have several kernels, grouped by message
+    aliases   for each tensor that lies in another one's memory, the name of that one
     """
 
     name: str
@@ -194,58 +206,58 @@ class Program:
 
     @property
     def calls(self) -> int:
-        """Calls of torch that run something."""
+        """Torch calls, without views and collectives."""
         return sum(s.kind == "torch" for s in self.steps)
 
     @property
     def collectives(self) -> int:
-        """Calls that move bytes between devices."""
+        """Collectives that move bytes between devices."""
         return sum(s.kind == "communication" and s.bytes > 0 for s in self.steps)
 
     @property
     def bytes(self) -> int:
-        """Traffic of the generated kernels."""
+        """Memory traffic of the generated kernels."""
         return sum(s.bytes for s in self.steps if s.is_ours)
 
     @property
     def bytes_ideal(self) -> int:
-        """The same if only inputs and results of fusions touched memory, each once."""
+        """Memory traffic of the fusions if each input and result moved once and nothing else."""
         return sum(p.bytes_ideal for p in self.parts)
 
     @property
     def torch_bytes(self) -> int:
-        """Traffic of torch's calls: operands and results once."""
+        """Memory traffic of torch calls, if operands and results move once."""
         return sum(s.bytes for s in self.steps if s.kind == "torch")
 
     @property
     def seconds(self) -> float:
-        """Expected time of all steps that have one, one after the other."""
+        """Sum of the estimated times of all steps that have one."""
         return sum(s.seconds for s in self.steps)
 
     @property
     def copy_seconds(self) -> float:
-        """What copies take that move the bytes of the generated kernels."""
+        """Estimated time of copies that move the bytes of the generated kernels."""
         return sum(s.copy_seconds for s in self.steps if s.is_ours)
 
     @property
     def saved_bytes(self) -> int:
-        """Memory that the forward keeps for its backward, beside arguments and results: a view
-        keeps all of what it lies in.
+        """Memory saved for backward, without arguments and results; a saved view keeps the whole
+        tensor that it lies in.
         """
         return sum(self.tensors[name].bytes for name in self.saved)
 
     @property
     def saved(self) -> frozenset[str]:
-        """The tensors whose memory that is."""
+        """Names of the tensors counted by `saved_bytes`."""
         kept = {self.owner(t.name) for t in self.tensors.values() if t.role == "saved"}
         return frozenset(n for n in kept if self.tensors[n].role in ("saved", "inner"))
 
     def of(self, part: Part) -> Sequence[Step]:
-        """The steps of a part."""
+        """Steps of a part."""
         return self.steps[part.first : part.stop]
 
     def segments(self) -> list[dict[int, Step]]:
-        """Of each detail the steps of its first fusion, by their segments."""
+        """For each detail, the steps of its first fusion by segment index."""
         found: list[dict[int, Step]] = [{} for _ in self.details]
         for step in self.steps:
             if step.detail is not None and step.fusion == self.details[step.detail].names[0]:
@@ -254,24 +266,24 @@ class Program:
         return found
 
     def owner(self, name: str) -> str:
-        """The tensor in whose memory one lies."""
+        """Name of the tensor whose memory `name` lies in; itself if it is no alias."""
         while name in self.aliases:
             name = self.aliases[name]
         return name
 
     def levels(self) -> Iterator[Level]:
-        """Memory, step by step."""
+        """Memory held during each step."""
         saved = self.saved
         for step, alive in self._alive():
             kept = sum(size for name, size in alive.items() if name in saved)
             yield Level(step.number, sum(alive.values()) + step.transient, kept)
 
     def peak(self) -> Level:
-        """The step with most bytes in memory."""
+        """Level of the step with most bytes in memory."""
         return max(self.levels(), key=lambda level: level.bytes, default=Level(0, 0, 0))
 
     def alive_at(self, number: int) -> dict[str, int]:
-        """Tensors in memory while a step runs, with their bytes, largest first."""
+        """Tensors in memory while step `number` runs, with their bytes, largest first."""
         for step, alive in self._alive():
             if step.number == number:
                 found = sorted(alive.items(), key=lambda item: (-item[1], item[0]))
@@ -279,7 +291,7 @@ class Program:
         return {}
 
     def _alive(self) -> Iterator[tuple[Step, dict[str, int]]]:
-        """Each step and what is in memory while it runs. Views keep alive what they lie in."""
+        """Each step with the bytes of the tensors alive during it. Views keep their owner alive."""
         names: defaultdict[str, set[str]] = defaultdict(set)
         alive: dict[str, int] = {}
         for step in self.steps:
@@ -297,8 +309,8 @@ class Program:
 
 
 def beside(programs: Sequence[tuple[str, Program]], name: str) -> Program:
-    """Several programs of one run as one, their names told apart by prefixes: forwards in order,
-    then backwards from last to first, as autograd runs them.
+    """Join several (prefix, program) pairs of one run: forwards in order, then backwards from last
+    to first, as autograd runs them. Prefixes keep names distinct.
     """
     named = [_prefixed(program, prefix) for prefix, program in programs]
     order = [(p, part) for p in named for part in p.parts if "backward" not in part.title]
@@ -326,7 +338,7 @@ def beside(programs: Sequence[tuple[str, Program]], name: str) -> Program:
 
 
 def _prefixed(program: Program, prefix: str) -> Program:
-    """The same under other names of tensors, steps and parts."""
+    """Return `program` with `prefix` before the names of tensors, fusions and parts."""
 
     def new(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(f"{prefix}{n}" for n in names)

@@ -1,4 +1,4 @@
-"""What was refused, each sentence once: of what, how often, where, and what to do about it."""
+"""Refusals grouped by message, with subjects, counts, source lines and remedy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _REMEDIES = {row.code: row.remedy for row in CODES}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refusals of one sentence.
+    """Refusals with one code and text.
 
-    subjects  operations or tensors that it is said of, with how often, most often first
-    lines     of the user's program that these are of
-    remedy    what the catalogue of refusals says is to be done
+    subjects  operations or tensors refused, with counts, most frequent first
+    lines     source lines of the user's program
+    remedy    remedy of the code in refusal_codes.py
     """
 
     code: str
@@ -34,7 +34,7 @@ class Refused:
 
     @property
     def of(self) -> str:
-        """`linear (60), matmul (120)`, or the name alone of a single one."""
+        """Subjects as `linear (60), matmul (120)`, or just the name of a single one."""
         names = [name for name in self.subjects if name]
         if len(names) == 1:
             return names[0]
@@ -42,7 +42,7 @@ class Refused:
 
 
 def refused(found: Iterable[Refusal]) -> tuple[Refused, ...]:
-    """Refusals by what they say, most frequent first."""
+    """Group refusals by code and text, most frequent first."""
     groups: dict[tuple[str, str], list[Refusal]] = {}
     for refusal in found:
         groups.setdefault((refusal.code, refusal.text), []).append(refusal)

@@ -1,4 +1,4 @@
-"""`thunder_fuser.report(fn)`: what became of a program."""
+"""`thunder_fuser.report(fn)`: the report on a compiled program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from thunder_fuser.sharding.plan import MeshPlan
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture of a page, for a cell of a notebook."""
+    """An SVG figure of the page as HTML, displayed by notebooks."""
 
     html: str = field(repr=False)
 
@@ -36,29 +36,31 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a program: prints as a screen of text, shows in notebooks as a page.
+    """Report on a compiled program: `str` gives one screen of text, notebooks show the page.
 
-    program  the same as data
+    program  the same information as data
     """
 
     program: Program
 
     def save(self, path: str | Path) -> Path:
-        """Write the page: one file of HTML that needs no other and asks for none."""
+        """Write the page to `path`, as one self-contained HTML file, and return the path."""
         path = Path(path)
         path.write_text(page.page(self.program), encoding="utf-8")
         return path
 
     def graph(self) -> Picture:
-        """Steps and the tensors between them, forward and backward."""
+        """Return the graph of steps and the tensors between them, forward and backward."""
         return Picture(page.styled(graph(self.program)))
 
     def memory(self) -> Picture:
-        """Bytes over the steps, and the peak."""
+        """Return the memory timeline: bytes held during each step, and the peak."""
         return Picture(page.styled(timeline(self.program)))
 
     def json(self) -> str:
-        """Steps, tensors, memory, totals and resources of kernels, without texts."""
+        """Return steps, tensors, memory levels, totals and kernel resources as JSON, without
+        sources. Sizes in bytes, times in seconds.
+        """
         program = self.program
         found: dict[str, Any] = {
             "name": program.name,
@@ -88,7 +90,7 @@ class Report:
         return json.dumps(found, indent=1)
 
     def compare(self, other: Report) -> Comparison:
-        """This program beside a later one."""
+        """Compare this program with `other`, a later one."""
         return Comparison(self.program, other.program)
 
     def __str__(self) -> str:
@@ -99,14 +101,20 @@ class Report:
 
 
 def report(source: Any, name: str = "", details: bool = True) -> Report:
-    """The report of a function that Thunder compiled (or an object of `thunderfx`), after a call;
-    of a final trace, or several in order; of a FusionDefinition, a plan, also of a
-    mesh, or one of `fusions(fn)`.
+    """Return the Report on `source`, which is one of:
 
-    details  texts and resources of each kernel, for which up to 64 fusions are compiled by NVRTC if
-             that is installed; without them a report of a large model takes half as long
+    - a function or module compiled by `thunder.jit`, or an object of `thunderfx`, after a call
+    - a final Thunder trace, or a sequence of them, such as forward and backward
+    - a FusionDefinition
+    - a plan: SegmentedFusion, or MeshPlan (from `mesh_plans`)
+    - a FusionReport (from `fusions(fn)`)
 
-    Raises FuserTypeError for anything else, FuserValueError before the first call.
+    name     title of the report; "": the name of the source
+    details  include sources, machine code and resources of each kernel, for which NVRTC, if
+             installed, compiles up to 64 fusions; False halves the time for a large model
+
+    Raises FuserTypeError for any other source, FuserValueError for a function before its first
+    call.
     """
     return Report(_program(source, name, details))
 

@@ -1,5 +1,5 @@
-"""Machine code as text (SASS), by NVIDIA's disassembler where there is one: that of the wheel
-`nvidia-cuda-nvdisasm`, of triton's wheel, or of a CUDA toolkit.
+"""Machine code as text (SASS), by nvdisasm: from the wheel `nvidia-cuda-nvdisasm`, triton's wheel
+or a CUDA toolkit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MISSING = "no nvdisasm: not in the wheels of nvidia-cuda-nvdisasm and triton, $C
 
 
 def find_nvdisasm() -> str | None:
-    """The path of nvdisasm, if there is one."""
+    """Return the path of nvdisasm, or None."""
     found = (shutil.which("nvdisasm", path=str(folder)) for folder in _folders())
     return next(filter(None, found), None) or shutil.which("nvdisasm")
 
@@ -34,8 +34,8 @@ def _folders() -> Iterator[Path]:
 
 
 def disassembled(image: bytes) -> dict[str, str]:
-    """What nvdisasm says of each kernel of a cubin, by name; a kernel includes the subroutines that
-    it calls. Raises FileNotFoundError where there is no nvdisasm.
+    """Return nvdisasm's output for each kernel of a cubin, by name; a kernel includes the
+    subroutines that it calls. Raises FileNotFoundError without nvdisasm.
     """
     nvdisasm = find_nvdisasm()
     if nvdisasm is None:
@@ -54,7 +54,7 @@ _LINE = re.compile(r"^(?:([.$]\w\S*):|\s*/\*([0-9a-f]{4,})\*/\s+([^;]*?)\s*;)", 
 
 
 def listing(code: str) -> str:
-    """The instructions of a kernel with their addresses, and its labels; nothing that pads."""
+    """Format the instructions of a kernel with addresses and labels, without NOPs."""
     lines = []
     for label, address, instruction in _LINE.findall(code):
         if label.startswith(".text."):

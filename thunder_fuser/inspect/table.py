@@ -1,4 +1,4 @@
-"""Tables of a page, whose heads sort them."""
+"""HTML tables of a page, sortable by their column heads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """A head, and whether what is below it is a number, or sentences."""
+    """Column head, and whether its cells are numbers or prose."""
 
     title: str
     is_number: bool = True
@@ -21,14 +21,14 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """`html` is shown, `value` is sorted by."""
+    """Table cell: displayed `html`, and `value` as the sort key."""
 
     html: str
     value: float | None = None
 
 
 def bar(share: float) -> str:
-    """A share of one as a bar."""
+    """Draw `share`, a fraction of 1, as a bar of at most 60 pixels."""
     return f'<span class="bar" style="width:{60 * min(share, 1):.0f}px"></span>'
 
 
@@ -38,7 +38,7 @@ def table(
     kinds: Sequence[str] = (),
     anchors: Sequence[str] = (),
 ) -> str:
-    """The table. `kinds` and `anchors` are classes and ids of its rows."""
+    """Return the table as HTML. `kinds` and `anchors` are CSS classes and ids of its rows."""
     attributes = [column.attributes for column in columns]
     head = "".join(
         f'<th scope="col"{attribute}><button type="button">{escape(column.title)}</button></th>'

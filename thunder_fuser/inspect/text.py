@@ -1,4 +1,4 @@
-"""A program for the terminal: a screen or less, layers folded, every sentence once."""
+"""Text report for the terminal: at most one screen, equal layers folded, each refusal once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ COLUMNS = 100
 _DEAREST = 5
 _LINES = 60
 _LEAST_STEPS = 16
-"""Lines that steps have at least, however much there is to say of refusals."""
+"""Fewest lines reserved for steps, however many refusals there are."""
 _SAVED = 0.5
-"""Of the peak, from which on it is worth a word that a budget lowers it."""
+"""Fraction of the memory peak above which saved tensors cause a hint at `memory_budget`."""
 _SLOW = 0.7
-"""Of a copy's speed, below which a line's kernels are told apart by what bounds them."""
+"""Fraction of copy bandwidth below which the bound of a line's slowest kernel is printed."""
 
 
 def text(program: Program) -> str:
-    """At most 60 lines of at most 100 columns."""
+    """Return the report of `program`: at most 60 lines of at most 100 columns."""
     head = list(_head(program))
     tail = [*_refusals("left to torch", program.refusals), *_refusals("apart", program.apart)]
     room = max(_LINES - len(head) - len(tail), _LEAST_STEPS)
@@ -74,7 +74,7 @@ def _head(program: Program) -> Iterator[str]:
 
 
 def _advice(cost: LineCost) -> str:
-    """What there is to be done about a line."""
+    """Advice on the cost of a line: what bounds it, and the remedy."""
     if all(s.kind == "communication" for s in cost.of):
         return "communication"
     ours = [s for s in cost.of if s.is_ours]
@@ -99,7 +99,7 @@ def _advice(cost: LineCost) -> str:
 def _steps(program: Program, room: int) -> Iterator[str]:
     parts = [list(_part(program, part)) for part in program.parts]
     for k, rows in enumerate(parts):
-        # A part may have what later ones leave, and its share at least.
+        # A part gets the lines that later parts do not need, and at least its share.
         later = sum(map(len, parts[k + 1 :]))
         limit = max(room - later, room // (len(parts) - k), 2)
         shown = rows if len(rows) <= limit else rows[: limit - 1]
@@ -120,7 +120,7 @@ def _costs(program: Program) -> str:
 
 
 def _part(program: Program, part: Part) -> Iterator[str]:
-    """Steps of a part: one line a kernel, neighbouring calls of torch, or collectives, in one."""
+    """Lines of a part: one per kernel; consecutive torch calls, or collectives, share a line."""
     steps = [step for step in program.of(part) if step.kind not in FREE]
     yield f"{part.title}:"
     for fold in folded(steps):
@@ -154,7 +154,7 @@ def _calls(calls: list[Step], indent: str) -> Iterator[str]:
 
 
 def _refusals(title: str, found: Sequence[Refused]) -> Iterator[str]:
-    """Each sentence with what it is said of and where, and what is to be done, each remedy once."""
+    """Lines of refusals with subjects and source lines; each remedy is printed once."""
     if found:
         yield f"{title}:"
     told: set[str] = set()

@@ -1,4 +1,4 @@
-"""What can be read on a page: each fusion from its plan to machine code, traces after each pass."""
+"""Text sections of a page: each fusion from plan to machine code, and traces after each pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from thunder_fuser.inspect.table import Cell, Column, table
 from thunder_fuser.inspect.units import bytes_text, line_text, seconds_text
 
 _TEXTS_BYTES = 2_300_000
-"""Of sources, kernel IR and the like in a page; what is beyond is left out, and said so."""
+"""Most characters of text sections (HTML) in a page; further ones are replaced by a note."""
 
 
 def texts(program: Program) -> Iterator[tuple[str, str, str]]:
-    """Sections of what can be read: fusions, and traces after each pass. Machine code and traces
-    come last where there is more than a page should have.
+    """Yield (anchor, title, HTML) of two sections: fusions, and traces after each pass. Beyond
+    `_TEXTS_BYTES`, machine code and traces are the first to be left out.
     """
     shown, segments = _shown(program), program.segments()
     fusions = [
@@ -40,7 +40,7 @@ def texts(program: Program) -> Iterator[tuple[str, str, str]]:
 
 
 def _shown(program: Program) -> dict[str, str]:
-    """Texts by where they stand; of what is too much for a page, where else they are."""
+    """Return HTML of each text by its place; beyond the limit, a note where to find it instead."""
     texts = [
         (title.startswith("machine code"), f"{k}.{n}", f"details[{k}].sections", title, text)
         for k, detail in enumerate(program.details)
@@ -82,7 +82,7 @@ def _detail(
 
 
 def _tensors(steps: Sequence[Step], program: Program) -> str:
-    """What the segments of a fusion read and write by the trace's names, and why there are many."""
+    """Table of a fusion's segments: tensors read and written, by trace names, and reasons."""
     columns = (
         Column("segment", False),
         Column("reads", False),

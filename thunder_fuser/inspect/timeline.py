@@ -1,4 +1,4 @@
-"""Memory over a program's steps as SVG, and what is in memory at its peak."""
+"""Memory over a program's steps as SVG, with the peak marked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _TOP = 24
 
 
 def timeline(program: Program) -> str:
-    """Bytes while each step runs, beside the caller's arguments; of these what is saved."""
+    """Return the chart of bytes held during each step, without the caller's arguments, and the
+    share saved for backward; "" without steps.
+    """
     levels = list(program.levels())
     if not levels:
         return ""

@@ -1,4 +1,4 @@
-"""Numbers as reports print them."""
+"""Formatting of byte counts, times and FLOPs in reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def bytes_text(size: float) -> str:
-    """`12.3 MB`, in powers of 1,000."""
+    """Format bytes as `12.3 MB`, in powers of 1,000."""
     for unit, name in _BYTES:
         if size >= unit:
             return (
@@ -17,7 +17,7 @@ def bytes_text(size: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """`12.3 us`; nothing where nobody knows."""
+    """Format a time as `12.3 us`; "" for 0, which means unknown."""
     if not seconds:
         return ""
     for unit, name in _SECONDS:
@@ -27,7 +27,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def flops_text(flops: int) -> str:
-    """`1.2 GFLOP`; nothing for none."""
+    """Format FLOPs as `1.2 GFLOP`; "" for 0."""
     for unit, name in ((10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP")):
         if flops >= unit:
             return f"{flops / unit:.3g} {name}"
@@ -35,5 +35,5 @@ def flops_text(flops: int) -> str:
 
 
 def line_text(line: str) -> str:
-    """`model.py:12`: the file without its folders."""
+    """Shorten `folder/model.py:12` to `model.py:12`."""
     return line.replace("\\", "/").rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""nvFuser's Python modules, `nvfuser` and `nvfuser_direct`, as this compiler answers to them.
+"""Drop-in replacement for nvFuser's Python modules `nvfuser` and `nvfuser_direct`.
 
     import thunder_fuser
 
@@ -89,35 +89,37 @@ __all__ = [
 
 
 def translate_fusion(fusion: Fusion) -> str:
-    """Python that defines a fusion: what `repr(fd)` is."""
+    """Return Python source that defines `fusion`, as `repr(fd)` does."""
     return to_python(fusion)
 
 
 def clone(source: FusionDefinition, destination: FusionDefinition) -> None:
-    """Fill an empty definition with what another one defines; `fd.clone()` makes a new one."""
+    """Copy the definition of `source` into `destination`, which must be empty: else FuserError.
+    `fd.clone()` makes a new one.
+    """
     if destination._is_begun():
         raise FuserError("clone: the destination must be a new FusionDefinition")
     destination._builder = source._builder.copied()
 
 
 def serialize(filename: str | Path) -> None:
-    """Write the definitions of `FusionCache.get()` to a file."""
+    """Write the definitions of `FusionCache.get()` to the file `filename`."""
     FusionCache.get().serialize(filename)
 
 
 def deserialize(filename: str | Path) -> None:
-    """Hold the definitions of a file in `FusionCache.get()`."""
+    """Load the definitions in the file `filename` into `FusionCache.get()`."""
     FusionCache.get().deserialize(filename)
 
 
 def enable_automatic_serialization() -> None:
-    """Nothing: compiled kernels are always kept on disk (`python -m thunder_fuser cache info`)."""
+    """Do nothing: compiled kernels are always on disk (`python -m thunder_fuser cache info`)."""
 
 
 def disable_automatic_serialization() -> None:
-    """Nothing: see `enable_automatic_serialization`."""
+    """Do nothing: see `enable_automatic_serialization`."""
 
 
 def execute_with_dtensors(fd: FusionDefinition, in_dtensors: Sequence[Any]) -> list[torch.Tensor]:
-    """DTensors in, DTensors out: `fd.execute_with_dtensors`."""
+    """Run `fd` on DTensor inputs and return DTensors: `fd.execute_with_dtensors`."""
     return fd.execute_with_dtensors(in_dtensors)

@@ -1,4 +1,4 @@
-"""One line that makes `import nvfuser` and `import nvfuser_direct` mean this compiler."""
+"""`install_as_nvfuser`: make `import nvfuser` and `import nvfuser_direct` import this compiler."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from types import ModuleType
 from thunder_fuser.errors import FuserError
 
 _ALIASES = {"nvfuser": "nvfuser_version", "nvfuser_direct": "nvfuser_direct_version"}
-"""The modules, and the submodule of each that has its version."""
+"""nvFuser's modules, and the version submodule of each."""
 
 
 def install_as_nvfuser(*, shadow: bool = False) -> None:
-    """From now on, in this process, `nvfuser` and `nvfuser_direct` are `thunder_fuser.nvfuser`.
+    """Alias `nvfuser` and `nvfuser_direct` to `thunder_fuser.nvfuser` in this process.
 
-    An nvFuser that is installed is never hidden, unless `shadow` asks for it: FuserError. Call it
-    before the script's own imports. Thunder is imported first: it looks for nvFuser at that moment,
-    and would take this compiler for it.
+    shadow  also replace an installed nvFuser; without it, FuserError is raised if there is one
+
+    Call it before importing nvFuser. Thunder is imported first: it looks for nvFuser at import, and
+    would take this compiler for it.
     """
     package = importlib.import_module("thunder_fuser.nvfuser")
     importlib.import_module("thunder.executors.nvfuserex")
@@ -34,7 +35,7 @@ def install_as_nvfuser(*, shadow: bool = False) -> None:
 
 
 def _check_is_free(name: str, package: ModuleType) -> None:
-    """FuserError if another module has the name, imported or not."""
+    """Raise FuserError if another module of this name exists, imported or not."""
     found = sys.modules.get(name)
     if found is package:
         return

@@ -1,4 +1,4 @@
-"""nvFuser's `multidevice`: meshes, shards of tensors, and who this process is."""
+"""nvFuser's `multidevice`: device meshes, tensor sharding, and the communicator."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Communicator", "DeviceMesh", "ParallelType", "shard_tensor"]
 
 
 class Communicator:
-    """This process among those of torch.distributed, which the program initialises."""
+    """Rank and size of this process in torch.distributed, which the program initialises."""
 
     _shared: Communicator | None = None
 
     @classmethod
     def instance(cls) -> Communicator:
-        """The only one."""
+        """Return the singleton."""
         cls._shared = cls._shared or Communicator()
         return cls._shared
 
@@ -34,17 +34,17 @@ class Communicator:
         return torch.distributed.get_world_size() if self.is_available() else 1
 
     def local_rank(self) -> int:
-        """Among the processes of this machine, as torchrun counts them."""
+        """Rank among the processes of this machine: `LOCAL_RANK` of torchrun, else the rank."""
         return int(os.environ.get("LOCAL_RANK", self.rank()))
 
     def local_size(self) -> int:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.size()))
 
     def is_available(self) -> bool:
-        """Whether there is a process group."""
+        """True if the default process group is initialised."""
         return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all ranks; no-op without a process group."""
         if self.is_available():
             torch.distributed.barrier()

@@ -1,4 +1,4 @@
-"""nvFuser's `pytorch_utils`: dtypes of torch and of definitions, and what the GPU is."""
+"""nvFuser's `pytorch_utils`: dtype conversion between torch and definitions, and GPU properties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
-    """The DataType of a torch dtype, or of a Python number's type."""
+    """Return the DataType of a torch dtype or of bool, int, float or complex; else
+    FuserTypeError.
+    """
     if isinstance(dtype, type) and dtype in _OF_PYTHON:
         return _OF_PYTHON[dtype]
     if not isinstance(dtype, torch.dtype):
@@ -32,19 +34,21 @@ def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
 
 
 def nvfuser_dtype_to_torch_dtype(dtype: DataType) -> torch.dtype:
-    """The torch dtype of a DataType."""
+    """Return the torch dtype of a DataType; FuserTypeError for anything else."""
     if not isinstance(dtype, DataType):
         raise FuserTypeError(f"expected a DataType, got {dtype!r}")
     return dtype.torch
 
 
 def python_scalar_to_nvfuser_dtype(a: float | complex) -> DataType:
-    """The DataType of a Python number."""
+    """Return the DataType of a Python number."""
     return of_number(a)
 
 
 def retry_on_oom_or_skip_test(func: _Function) -> _Function:
-    """A test that runs again with torch's cache emptied if memory ran out, and is then skipped."""
+    """Decorate a test: after an out-of-memory error, empty torch's cache and retry once; skip the
+    test if that fails too.
+    """
 
     @functools.wraps(func)
     def retried(*args: Any, **kwargs: Any) -> Any:
@@ -52,7 +56,7 @@ def retry_on_oom_or_skip_test(func: _Function) -> _Function:
             return func(*args, **kwargs)
         except torch.OutOfMemoryError:
             pass
-        # Outside of the handler: the exception held the tensors of the first attempt.
+        # Outside of the handler, because the exception holds the tensors of the first attempt.
         gc.collect()
         torch.cuda.empty_cache()
         try:
@@ -66,7 +70,7 @@ def retry_on_oom_or_skip_test(func: _Function) -> _Function:
 
 
 def get_device_properties() -> dict[str, Any]:
-    """The current GPU under the names that nvFuser's benchmarks use."""
+    """Return properties of the current GPU by the names that nvFuser's benchmarks use."""
     device = torch.device("cuda", torch.cuda.current_device())
     seen, info = torch.cuda.get_device_properties(device), target_for(device).device_info(device)
     return {
@@ -85,7 +89,7 @@ def get_device_properties() -> dict[str, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    """DEVICE_PROPERTIES: those of the GPU, or None without one. Asked for when it is read."""
+    """Compute DEVICE_PROPERTIES on access: `get_device_properties()`, or None without a GPU."""
     if name == "DEVICE_PROPERTIES":
         return get_device_properties() if torch.cuda.is_available() else None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

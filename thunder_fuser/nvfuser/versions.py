@@ -1,4 +1,4 @@
-"""`nvfuser_version` and `nvfuser_direct_version`: versions that compare as numbers do."""
+"""`nvfuser_version` and `nvfuser_direct_version`: version strings that compare numerically."""
 
 from torch.torch_version import TorchVersion as Version
 

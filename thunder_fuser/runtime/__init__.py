@@ -1,1 +1,1 @@
-"""Where kernels run: targets, compilation, launches."""
+"""Runtime: targets, compilation of kernels, and launches."""

@@ -1,11 +1,10 @@
-"""Programs ahead of their first call: those that will be called one after the other are compiled
-together, and in parallel where there are cores.
+"""Ahead-of-time compilation: programs of one trace are compiled together, in parallel over cores.
 
-Starting a compiler and reading what kernels include costs as much as a kernel or two. So programs
-are divided among as many compilations as there are cores, each of which compiles its share as one
-(NVRTC runs outside the interpreter lock, host compilers in processes of their own). The cache has
-the result under the key of each program, where its own compilation finds it: what runs is the same
-whatever it was compiled with, and nothing here has to succeed.
+Starting a compiler and reading headers costs as much as one or two kernels. Programs are therefore
+divided among as many compilations as there are cores, each of which compiles its share as one
+program (NVRTC releases the interpreter lock, host compilers are subprocesses). The results are
+cached under the key of each program, where its own compilation finds them: the code that runs does
+not depend on what it was compiled with, and a failure here is harmless.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _log = logging.getLogger(__name__)
 Program = Sequence[Kernel]
 
 _LEAST = 2
-"""Programs that are worth a compilation of their own."""
+"""Fewest programs per compilation."""
 
 
 def compile_ahead(programs: Sequence[Program], device: torch.device) -> None:
-    """Have the cache know what it does not of these programs. What fails is left to the programs'
-    own compilation, which says so.
+    """Compile the programs that are not cached, into the cache. Failures are left to the program's
+    own compilation, which reports them.
     """
     is_known, compile_as_one = _compiler_for(device)
     new = [p for p in _distinct(programs) if not is_known(p)]
@@ -48,7 +47,7 @@ def compile_ahead(programs: Sequence[Program], device: torch.device) -> None:
             except Exception as error:
                 _log.info("%d programs are compiled apart: %s", len(share), error)
 
-        # Options are those of the thread that asks.
+        # Workers use the options of the requesting thread.
         runs = [(contextvars.copy_context(), share) for share in shared]
         with ThreadPoolExecutor(len(runs)) as pool:
             for ran in [pool.submit(context.run, run, share) for context, share in runs]:
@@ -58,7 +57,7 @@ def compile_ahead(programs: Sequence[Program], device: torch.device) -> None:
 def _compiler_for(
     device: torch.device,
 ) -> tuple[Callable[[Program], bool], Callable[[Sequence[Program]], None]]:
-    """Whether a target has a program, and how it compiles several as one."""
+    """Return `is_cached` and `compile_as_one` of the target of `device`."""
     if device.type == "cpu":
         from thunder_fuser.runtime.host import build
 
@@ -70,7 +69,7 @@ def _compiler_for(
 
 
 def _distinct(programs: Sequence[Program]) -> list[Program]:
-    """Programs without those that name a kernel of one before them."""
+    """Drop programs that share a kernel name with an earlier one."""
     names: set[str] = set()
     found: list[Program] = []
     for program in programs:
@@ -82,7 +81,7 @@ def _distinct(programs: Sequence[Program]) -> list[Program]:
 
 
 def _divided(programs: Sequence[Program], count: int) -> list[list[Program]]:
-    """The programs in `count` shares of about as much text, the longest first."""
+    """Divide programs into `count` shares with about equal source length, longest first."""
     lengths = {id(p): sum(len(kernel.source) for kernel in p) for p in programs}
     shares: list[list[Program]] = [[] for _ in range(count)]
     for program in sorted(programs, key=lambda p: (-lengths[id(p)], p[0].name)):

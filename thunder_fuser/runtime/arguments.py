@@ -1,4 +1,4 @@
-"""Kernel arguments as launches want them: values in memory, and an array of pointers to them.
+"""Kernel arguments in launch format: values in memory, and an array of pointers to them.
 
 `cuLaunchKernel` and the host target take the same `void**`.  The memory of a launch is allocated
 once and refilled at each call, since packing into it costs a fraction of building it anew.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.errors import InternalError
 
-# C++ type of a parameter that is a number -> its code in `struct`, native sizes and alignment.
+# C++ type of a scalar parameter -> its `struct` format code, with native size and alignment.
 _CODES = {
     "bool": "?",
     "signed char": "b",
@@ -31,7 +31,7 @@ _CODES = {
 }
 
 UNFIT = (OverflowError, struct.error)
-"""What `pack` raises of arguments that only `fill` can write, or of which it says what is wrong."""
+"""Exceptions of `pack` after which `fill` must be called: it rounds, or reports the error."""
 
 
 def _code(kernel: Kernel, param: Param) -> str:
@@ -49,14 +49,14 @@ def _code(kernel: Kernel, param: Param) -> str:
 class ArgumentBlock:
     """Memory for the arguments of one kernel; `address` is that of the `void**`.
 
-    Not for two threads at once: a launch reads it while other threads run.
+    Not thread-safe: a launch reads it while other threads run.
     """
 
     __slots__ = ("_kernel", "_pointers", "_values", "address", "pack")
 
     def __init__(self, kernel: Kernel) -> None:
         codes = [_code(kernel, param) for param in kernel.params]
-        # Padding comes before an item, so that its offset is where it ends less its size.
+        # Padding precedes an item, so that its offset is its end minus its size.
         ends = [struct.calcsize("".join(codes[: n + 1])) for n in range(len(codes))]
         offsets = [end - struct.calcsize(code) for end, code in zip(ends, codes, strict=True)]
         self._kernel = kernel
@@ -68,14 +68,14 @@ class ArgumentBlock:
         self.address = ctypes.addressof(self._pointers)
 
     def fill(self, args: Sequence[int | float | bool]) -> None:
-        """Write the arguments of the next launch; InternalError when they do not fit the kernel.
+        """Write the arguments of the next launch; InternalError if they do not fit the kernel.
 
-        A launch asks `pack` first, which is a call less.
+        A launch tries `pack` first, which saves a call.
         """
         try:
             self.pack(*args)
         except OverflowError:
-            # A number beyond fp32 is infinite there; `struct` refuses where ctypes rounds.
+            # A value beyond fp32's range becomes infinite: ctypes rounds, `struct` raises.
             rounded = (ctypes.c_float(x).value if isinstance(x, float) else x for x in args)
             self.pack(*rounded)
         except struct.error as error:

@@ -1,9 +1,10 @@
-"""Binding of a call's inputs to a Fusion: checked, and reduced to what kernels are specialised on.
+"""Binding of a call's inputs to a Fusion: validation, and the properties that kernels are
+specialised on.
 
-Two speeds. `key_of` runs at every call and only reads off what may change between calls. `bind`
-runs once for each new key, before anything is compiled, and checks everything that a caller can do
-wrong: each error names the input, the dimension, what was expected, what came, and the way out.
-Where nvFuser has a wording for the same mistake, the message starts with it.
+`key_of` runs at every call and only reads the properties that may change between calls. `bind` runs
+once for each new key, before anything is compiled, and validates the inputs completely: each error
+names the input, the dimension, the expected and the actual value, and the remedy. If nvFuser has a
+message for the same mistake, the text starts with it.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ Inputs = Sequence[Any]
 Key = tuple[Hashable, ...]
 
 _ALIGNMENT = tuple(64 if low == 0 else low & -low for low in range(64))
-"""Alignment in bytes by the six lowest bits of an address."""
+"""Alignment in bytes, at most 64, by the six lowest bits of an address."""
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A call as the compiler sees it.
+    """Properties of a call's inputs that kernels are specialised on.
 
-    sizes    every symbolic size and its value, in order of first use; what `specialise` takes
-    layouts  one a tensor input, in order
-    device   where the fusion runs; CPU scalars among CUDA tensors do not count
+    sizes    value of each symbolic size, in order of first use; argument of `specialise`
+    layouts  one per tensor input, in order
+    device   device that the fusion runs on, regardless of CPU scalars among CUDA tensors
     """
 
     sizes: Mapping[Form, int]
@@ -52,15 +53,15 @@ class Binding:
 
     @property
     def key(self) -> Key:
-        """Equal for two calls of one fusion iff they can share compiled kernels."""
+        """Key that is equal for two calls of one fusion iff they can share compiled kernels."""
         return (tuple(self.sizes.values()), self.layouts, self.device)
 
 
 def key_of(inputs: Inputs, positions: Sequence[int] = ()) -> Key:
-    """What `bind` would see of the inputs: equal keys bind equally.
+    """Return the lookup key of a call: inputs with equal keys bind equally.
 
-    Shape, strides, dtype, alignment and device of a tensor; the type of a number, and its value if
-    `positions` (from `size_inputs`) says that it is a size.
+    It has shape, strides, dtype, alignment and device of a tensor; the type of a scalar, and its
+    value if its position is in `positions` (from `size_inputs`), because it is a size.
     """
     key: list[Hashable] = []
     for x in inputs:
@@ -83,7 +84,7 @@ def key_of(inputs: Inputs, positions: Sequence[int] = ()) -> Key:
 
 
 def bind(fusion: Fusion, inputs: Inputs, device: torch.device | None = None) -> Binding:
-    """Checks a call's inputs against the fusion, whose sizes may be symbolic.
+    """Check a call's inputs against the fusion, whose sizes may be symbolic.
 
     `device` is where a fusion without tensor inputs runs (default: the GPU if there is one); with
     tensor inputs it must agree with theirs. Raises FuserTypeError or FuserValueError at the first
@@ -118,15 +119,15 @@ def bind(fusion: Fusion, inputs: Inputs, device: torch.device | None = None) -> 
 
 
 def bind_dense(fusion: Fusion, device: torch.device) -> Binding:
-    """The binding of a call whose tensors are row-major, in memory of their own, to a fusion whose
-    sizes are all known.
+    """Return the binding of a call with row-major tensors in separate memory, to a fusion without
+    symbolic sizes.
     """
     dense = (torch.empty(t.sizes, dtype=t.dtype.torch, device="meta") for t in fusion.tensor_inputs)
     return Binding({}, tuple(map(_layout, dense)), device)
 
 
 def check_updates(fusion: Fusion, inputs: Inputs) -> None:
-    """Raises FuserValueError unless each updated input has its memory to itself in this call.
+    """Raise FuserValueError if an input updated in place overlaps itself or another input.
 
     Depends on addresses, so that a fusion with updates needs it at every call.
     """
@@ -161,7 +162,7 @@ def _place(k: int, formal: Val) -> str:
 
 
 def _check_tensor(k: int, view: TensorView, x: object) -> None:
-    """Type, memory format, dtype and rank; sizes and strides follow when all sizes are known."""
+    """Check type, memory format, dtype and rank. Sizes and strides are checked later."""
     place = _place(k, view)
     if not isinstance(x, torch.Tensor):
         got = f"scalar {x}" if isinstance(x, (int, float, complex)) else f"a {type(x).__name__}"
@@ -187,7 +188,7 @@ def _check_tensor(k: int, view: TensorView, x: object) -> None:
 
 
 def _check_plain(place: str, x: torch.Tensor) -> None:
-    """The tensor's elements are what lies in its memory, at its strides."""
+    """Check that the tensor is a plain strided one, whose memory holds its elements."""
     kind, advice = "", ""
     if not (_is_fake(x) or type(x) in (_Tensor, _Parameter)):
         name = type(x).__name__
@@ -283,7 +284,7 @@ def _device(fusion: Fusion, inputs: Inputs, wanted: torch.device | None) -> torc
 
 
 def _default_device() -> torch.device:
-    """As in nvFuser, where nothing runs without a GPU; and the CPU where there is none."""
+    """Return the current GPU, as in nvFuser; the CPU without a GPU or with the target "host"."""
     on_gpu = current().target != "host" and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
@@ -299,10 +300,10 @@ def _mixed(a: tuple[str, torch.device], b: tuple[str, torch.device], rank: int) 
 
 
 def _check_strides(k: int, view: TensorView, x: torch.Tensor) -> None:
-    """Expanded dimensions have stride 0, and dimensions promised to be contiguous are.
+    """Check that expanded dimensions have stride 0, and that dimensions declared contiguous are.
 
-    Where a program makes the logical dimensions from the root's, contiguity speaks of dimensions
-    that the tensor does not have, and promises nothing.
+    If the domain has transforms, contiguity is that of logical dimensions, which the tensor does
+    not have, and is not checked.
     """
     sizes, strides = x.shape, x.stride()
     for d, dim in enumerate(view.domain.root):
@@ -331,9 +332,8 @@ def _check_strides(k: int, view: TensorView, x: torch.Tensor) -> None:
 
 
 def _layout(x: torch.Tensor) -> Layout:
-    """Strides that no index ever multiplies (size 1, or no element at all) are 0.
-
-    Torch's order of dimensions reads those along single elements where others repeat theirs.
+    """Return the layout of a tensor. Strides of dimensions of size 1, and of empty tensors, become
+    0; the original strides are kept, too, if torch's order of dimensions depends on them.
     """
     sizes, own = tuple(x.shape), x.stride()
     empty = x.numel() == 0

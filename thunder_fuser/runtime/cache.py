@@ -1,11 +1,11 @@
-"""The cache: compiled programs in a private folder on disk, shared by the processes of one user.
+"""Disk cache of compiled programs, in a private folder shared by the processes of one user.
 
-One file an entry, named by the digest of everything that went into it, so that entries never
-change and readers need no lock. A file appears in one step (made beside its place, then renamed
-over it) and ends with a seal, the digest of its key and its content: loading half a library does
-not fail, it crashes, and the library of another key is another program. What others could have
-written is not read (`private`). Entries that nobody has used for long make room for new ones.
-Whatever goes wrong with the folder, the worst outcome is that something is compiled again.
+Each entry is a file, named by the digest of all its ingredients, so that entries never change and
+readers need no lock. A file appears atomically (written to a temporary file, then renamed) and
+ends with a seal, the digest of its key and its content, because loading a truncated library
+crashes, and the library of another key is another program. Files that other users could have
+written are not read (`private`). The least recently used entries are evicted. Any failure of the
+cache leads at worst to recompilation.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _SEAL = b"thunder_fuser sha256:"
 _SEAL_BYTES = len(_SEAL) + hashlib.sha256().digest_size
 _UNFINISHED = ".tmp-"
 _ALIAS = ".in"
-"""Ends the name of an entry that says which other one has what it stands for."""
+"""Suffix of an alias: an entry that names the entry that contains its program."""
 _ABANDONED = 3600.0
-"""Seconds after which an unfinished file that is no workspace is nobody's."""
+"""Age in seconds at which an unfinished file outside of workspaces counts as abandoned."""
 
 
 def key_of(*ingredients: object) -> str:
-    """The digest of all that an entry depends on."""
+    """Return the digest of everything that an entry depends on."""
     return hashlib.sha256(repr(ingredients).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A private folder of entries; each has a name and the key that it was made for."""
+    """Private folder of entries; each has a name and the key that it was made for."""
 
     path: Path
 
     def find(self, name: str, key: str) -> bytes | None:
-        """What was published under this name for this key; None if that is not what is there.
+        """Return the content published as `name` for `key`; None if missing or not sealed for it.
 
-        It counts as a use.
+        Counts as a use for LRU eviction.
         """
         folder = private.open_private(self.path)
         if isinstance(folder, Refusal):
@@ -69,11 +69,11 @@ class Folder:
         return body if tail == _seal(key, body) else None
 
     def keep_alias(self, name: str, key: str, entry: str, entry_key: str) -> None:
-        """Publish where an entry is that holds what this name and key stand for, and more."""
+        """Publish that `entry` with `entry_key` contains the program of `name` and `key`."""
         self.keep(f"{entry_key} {entry}".encode(), f"{name}{_ALIAS}", key)
 
     def alias(self, name: str, key: str) -> tuple[str, str] | None:
-        """The name and the key of an entry that stands for these."""
+        """Return the name and the key of the entry that contains this program; None if no alias."""
         content = self.find(f"{name}{_ALIAS}", key)
         if content is None:
             return None
@@ -81,12 +81,12 @@ class Folder:
         return entry, entry_key
 
     def workspace(self) -> AbstractContextManager[Path]:
-        """A folder for unfinished files, gone with all that is in it at the end."""
+        """Temporary folder for unfinished files, removed at the end of the context."""
         return private.workspace(self.path, _UNFINISHED)
 
     def publish(self, finished: Path, name: str, key: str) -> Path:
-        """Seal a file of a workspace and move it to its place, over whatever is there."""
-        with finished.open("r+b") as file:  # loaders of ELF files ignore what follows
+        """Seal a file of a workspace and rename it to `name`, replacing an existing entry."""
+        with finished.open("r+b") as file:  # ELF loaders ignore appended bytes
             body = file.read()
             file.write(_seal(key, body))
             os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
@@ -100,7 +100,7 @@ class Folder:
         return path
 
     def keep(self, content: bytes, name: str, key: str) -> None:
-        """Publish some bytes."""
+        """Publish `content` as an entry."""
         with self.workspace() as work:
             finished = work / name
             finished.write_bytes(content)
@@ -112,8 +112,8 @@ class Folder:
             (self.path / name).unlink()
 
     def _make_room(self) -> None:
-        """Remove what dead processes left, and what has not been used for longest while the folder
-        is larger than CACHE_BYTES.
+        """Remove files of dead processes, and the least recently used entries while the folder is
+        larger than CACHE_BYTES.
         """
         private.sweep(self.path, _UNFINISHED)
         files = []
@@ -137,8 +137,8 @@ def _seal(key: str, body: bytes) -> bytes:
 
 
 def folders(target: str) -> Iterator[Folder]:
-    """Where programs of `target` may be kept, best first: its cache folder if only this user writes
-    it, then folders that live as long as the process.
+    """Yield folders for programs of `target`, best first: its cache folder if it is private, then
+    folders that are removed when the process ends.
     """
     folder = current().cache_folder / target
     problem = private.problem_of(folder)

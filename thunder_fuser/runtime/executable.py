@@ -1,8 +1,8 @@
-"""A plan with compiled kernels: what one call costs is allocation, pointers, launches.
+"""Executable: a plan with compiled kernels. A call only allocates, computes pointers and launches.
 
 Everything that can be decided before a call is decided when the Executable is made: which input or
 buffer each kernel parameter points to, how outputs are allocated, which are views, and when a
-boundary's memory can go.
+boundary tensor's memory is freed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 @dataclass(frozen=True, slots=True)
 class ExecutableInfo:
-    """What there is to be seen of an executable, which outlives it.
+    """Inspectable data of an executable, which outlives it.
 
-    in_torch  why segments run in torch
+    in_torch  reasons of the segments that run in torch
     """
 
     plan: SegmentedFusion
@@ -46,7 +46,7 @@ class ExecutableInfo:
 
 
 class Executable:
-    """Runs a plan on tensors that bind to it. Thread safe: a call's state is local to the call."""
+    """Run a plan on bound inputs. Thread-safe: the state of a call is local to it."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Executable:
         device: torch.device,
         in_torch: Mapping[int, Refusal] = MappingProxyType({}),
     ) -> None:
-        """`generated` and `launches` are the kernels of a plan by segment, as text and compiled;
-        `in_torch` the segments that run without one, and why.
+        """By segment index: `generated` kernels, their compiled `launches`, and in `in_torch` the
+        reasons of segments that run in torch.
         """
         self.plan = plan
         self.device = device
@@ -69,9 +69,9 @@ class Executable:
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
         self._empty = steps.allocator(device)
-        self._launched: dict[Step, int] = {}  # steps that launch a kernel, and its segment
-        self._evaluated: dict[Step, int] = {}  # steps that torch does instead
-        self._called: dict[Step, int] = {}  # calls of torch that are segments
+        self._launched: dict[Step, int] = {}  # segment of each step that launches a kernel
+        self._evaluated: dict[Step, int] = {}  # segment of each step that falls back to torch
+        self._called: dict[Step, int] = {}  # segment of each step that is a torch call
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
         updated = {u.value: u.target for u in plan.fusion.updates}
@@ -79,14 +79,14 @@ class Executable:
         self._made: list[Any] = [None] * (len(self._slots) - len(plan.fusion.inputs))
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Outputs in order. Inputs must have been bound to the plan's layouts."""
+        """Run and return the outputs in order. Inputs must have the plan's layouts (`bind`)."""
         if self._is_elsewhere():
             with torch.cuda.device(self.device):
                 return self._run(inputs)
         return self._run(inputs)
 
     def _is_elsewhere(self) -> bool:
-        """Whether torch's current device, where launches go, is another GPU than the tensors'."""
+        """True if torch's current device, where launches go, is not the tensors' GPU."""
         index = self.device.index
         return index is not None and torch._C._cuda_getDevice() != index
 
@@ -101,7 +101,7 @@ class Executable:
         return [*self._returned(values)]
 
     def timed(self, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[tuple[int, float]]]:
-        """The same, and the segment and the seconds of each launch, which the clock waits for."""
+        """Run; return the outputs, and (segment, seconds) of each launch. Waits for the device."""
         times: list[tuple[int, Callable[[], float]]] = []
 
         def measured(step: Step) -> Step:
@@ -120,9 +120,7 @@ class Executable:
         return outputs, [(segment, seconds()) for segment, seconds in times]
 
     def _located(self, error: FuserIndexError, step: Step | None) -> FuserIndexError:
-        """The error of a launch in the names and with the line of the user's program: kernels know
-        neither.
-        """
+        """Translate a kernel's error to the names and the source line of the user's program."""
         segment = (self._launched | self._evaluated).get(step) if step is not None else None
         if segment is None:
             return error
@@ -139,7 +137,7 @@ class Executable:
         return self._slots.setdefault(self.plan.placement.owner(tensor), len(self._slots))
 
     def _pointer(self, tensor: TensorView) -> Pointer:
-        """Where a kernel finds a tensor: in a slot, or in a slice of what is there."""
+        """Pointer of a tensor for a kernel: a slot, or a slice of the tensor in it."""
         placement = self.plan.placement
         place = placement.get(placement.behind_cuts(tensor))
         part = place.view if isinstance(place, SliceOf) else None
@@ -151,7 +149,7 @@ class Executable:
         found: list[Step] = []
         known = set(self.plan.fusion.tensor_inputs)
         root = self.plan.placement.root
-        # Collectives under way: what waits for each, and then makes views of its result.
+        # Steps that wait for each pending collective and then make views of its result.
         under_way: dict[int, list[Step]] = {}
         sent: dict[TensorView, int] = {}
         for segment in self.plan.segments:
@@ -190,7 +188,7 @@ class Executable:
         return tuple(found)
 
     def _awaited(self, segment: Segment, under_way: Iterable[int]) -> list[int]:
-        """Collectives that a segment waits for."""
+        """Pending collectives that `segment` waits for."""
         return [k for k in under_way if self.plan.segments[k].awaited_by == segment.index]
 
     def _allocate(self, tensor: TensorView) -> Step:
@@ -238,7 +236,7 @@ class Executable:
         return [*before, step, *after]
 
     def _evaluate(self, segment: Segment) -> Step:
-        """A segment in torch's operations, on the memory that its kernel would be given."""
+        """Step that evaluates a segment with torch operations, on the memory of its kernel."""
         fusion, layouts = segment.fusion, iter(segment.layouts)
 
         def memory(tensor: TensorView, dims: Sequence[IterDomain]) -> steps.Memory:
@@ -256,7 +254,7 @@ class Executable:
             found = memory(value, value.domain.root)
             place = self.plan.placement.get(self.plan.placement.root(whole(value)))
             if isinstance(place, Buffer) and place.is_free_in(segment.index):
-                # What a slice leaves nothing of need not be there: no kernel reads it.
+                # The memory is freed already: slices left no element to read, and no kernel does.
                 return steps.unread(found.sizes, value.dtype.torch, self.device)
             return found
 
@@ -267,14 +265,14 @@ class Executable:
         return step
 
     def _call(self, segment: Segment) -> Step:
-        """A call of torch, on tensors in memory; results lie as the plan has them."""
+        """Step of a torch call; results get the strides of the plan."""
         results, operands, places = self._of_call(segment)
         call = steps.call(results[0], operands, places)
         self._called[call] = segment.index
         return call
 
     def _start(self, segment: Segment) -> tuple[Step, Step]:
-        """The start of a collective, and what waits for it."""
+        """Steps that start a collective and wait for it."""
         (expr,), operands, (made,) = self._of_call(segment)
         start = steps.start(expr, operands, made.slot)
         self._called[start] = segment.index
@@ -283,7 +281,7 @@ class Executable:
     def _of_call(
         self, segment: Segment
     ) -> tuple[list[OpaqueOp], list[Read], list[steps.CallResult]]:
-        """The results of a call, its operands, and where results go."""
+        """Result expressions of a torch call, its operands, and the places of its results."""
         results = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
         names = segment.values
         layouts = self.plan.placement.layouts
@@ -303,7 +301,7 @@ class Executable:
         return results, operands, places
 
     def _operand(self, tensor: TensorView) -> Read:
-        """A tensor as torch's operations know it."""
+        """Reader of a tensor, or of its slice, for a torch call."""
         place = self.plan.placement.get(self.plan.placement.behind_cuts(tensor))
         if isinstance(place, SliceOf):
             view = place.view
@@ -313,14 +311,14 @@ class Executable:
         return steps.tensor(self._slot(tensor), owner if is_input else None)
 
     def _scratch(self) -> Slot:
-        """A slot that belongs to no tensor of the fusion."""
+        """New slot that belongs to no tensor of the fusion."""
         return self._slots.setdefault(object(), len(self._slots))
 
     def _provide(self, wanted: Scratch, slot: Slot) -> Step:
         return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
-        """Memory that nobody reads any more, and the views of it, which hold it as well."""
+        """Steps that free buffers whose last use is `segment`, and views that keep them alive."""
         dead = [n.tensor for n in self._buffers if n.last == segment.index]
         placement = self.plan.placement
         views = [t for t in placement.of(ViewOf) if placement.root(t) in dead]

@@ -1,9 +1,9 @@
-"""LRU list of the executables of a process: the longest unused go when there are too many.
+"""LRU eviction of the executables of a process.
 
-There is one for each shape, stride and alignment that a fusion has met, and each keeps a program
-loaded: a loop over sizes that never come again would fill the process with mappings. The limit is
-the option `executables`. What is running is not disturbed: a call refers to its executable, and a
-program is unloaded when nobody does.
+A fusion has one executable for each combination of shapes, strides and alignments, and each keeps a
+program loaded: a loop over ever new sizes would fill the process with mappings. The limit is the
+option `executables`. Running calls are not affected: a call refers to its executable, and a program
+is unloaded when nothing refers to it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from thunder_fuser.runtime.fork import Lock
 _log = logging.getLogger(__name__)
 
 now = itertools.count().__next__
-"""The time of a use: a number that grows."""
+"""Logical time of a use: a counter."""
 
 
 class Resident(Protocol):
-    """What is kept."""
+    """Evictable object; `used` is the time of its last use, by `now`."""
 
     used: int
 
 
 class Owner(Protocol):
-    """Who keeps it."""
+    """Owner of residents, which drops them on eviction."""
 
     name: str
 
     def forget(self, resident: object) -> None:
-        """Drop one."""
+        """Drop `resident`."""
 
 
 class ExecutableLru:
-    """All of them, in order of arrival; `evicted` counts those that had to go."""
+    """LRU list of all executables, by weak references; `evicted` counts evictions."""
 
     def __init__(self) -> None:
         self.evicted = 0
@@ -49,7 +49,7 @@ class ExecutableLru:
         return sum(found() is not None for found, _ in self._known)
 
     def admit(self, arrived: Resident, owner: Owner) -> None:
-        """Keep one more, and let those go that are too many."""
+        """Add an executable and evict the least recently used ones beyond the limit."""
         with self._lock:
             self._known = [pair for pair in self._known if pair[0]() is not None]
             others = [(found(), keeper) for found, keeper in self._known]

@@ -1,4 +1,4 @@
-"""Files that show a failure: sources that a compiler rejected, scripts that repeat a mistake."""
+"""Files saved for failure reports: rejected sources and reproduction scripts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from thunder_fuser.config import current
 from thunder_fuser.runtime import private
 
 _KEPT = 100
-"""Failures that are kept."""
+"""Most failure files kept beside the cache."""
 
 _log = logging.getLogger(__name__)
 
 
 def save_rejected(name: str, text: str) -> Path | None:
-    """Keep a source that a compiler rejected; None if it could not be written."""
+    """Save a source that a compiler rejected; its path, or None if it could not be written."""
     return save_failure(name, ".cu", text)
 
 
 def save_failure(name: str, suffix: str, text: str) -> Path | None:
-    """Keep what shows a failure, for whoever reads the message about it: in the `dump_dir`, or
-    among the last of its kind beside the cache. The same failure is kept once.
+    """Save a failure's source or script in `dump_dir`, or else among the latest `_KEPT` beside the
+    cache; its path, or None if it could not be written. Equal failures are saved once.
     """
     if chosen := current().dump_dir:
         return _save(Path(chosen).expanduser(), f"{name}{suffix}", text)

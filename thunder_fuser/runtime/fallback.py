@@ -1,8 +1,8 @@
-"""Fallback: what runs in torch because its kernel could not be prepared, and who is told.
+"""Fallback to torch for kernels that could not be prepared, with warnings and refusals.
 
-A fusion that cannot be planned runs in torch as a whole (`frontends/thunder/call.py`). Of a plan
-only those segments do of which a kernel cannot be written, is rejected by its compiler or by the
-driver, or asks for more than the device has; the others keep their kernels. Both evaluate a Fusion
+A fusion that cannot be planned runs in torch as a whole (`frontends/thunder/call.py`). In a plan,
+only those segments run in torch whose kernel cannot be generated, is rejected by the compiler or
+the driver, or exceeds the device's limits; the others keep their kernels. Both evaluate a Fusion
 (`ir/reference.py`).
 """
 
@@ -29,18 +29,18 @@ from thunder_fuser.segment.plan import SegmentedFusion, counted
 from thunder_fuser.segment.ties import tied_to
 
 _EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
-"""Errors that say something about the user's program or machine."""
+"""Errors that torch would raise, too, unless in `_REPLACEABLE`: invalid inputs, out of memory."""
 _REPLACEABLE = (InternalError, CompileError, LimitError, LoadError, TargetError)
-"""Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
+"""Errors that do not affect torch: bugs of ours, a missing compiler or driver, device limits."""
 
 
 def is_replaceable(error: Exception) -> bool:
-    """Whether torch can do what failed."""
+    """True if torch can run the operations instead."""
     return not isinstance(error, _EXPECTED) or isinstance(error, _REPLACEABLE)
 
 
 class Failures:
-    """Segments whose kernels could not be prepared, and why."""
+    """Errors of segments whose kernels could not be prepared, by segment index."""
 
     def __init__(self, *, tolerant: bool = True) -> None:
         self.of_segments: dict[int, Exception] = {}
@@ -48,7 +48,7 @@ class Failures:
 
     @contextmanager
     def of(self, *segments: int) -> Iterator[None]:
-        """What fails in here leaves the segments to torch, if `tolerates` does."""
+        """Record an error inside the block for `segments`, if `tolerates` accepts it."""
         try:
             yield
         except Exception as error:
@@ -57,8 +57,8 @@ class Failures:
             self.of_segments.update(dict.fromkeys(segments, error))
 
     def tolerates(self, error: Exception) -> bool:
-        """Whether torch may run a segment instead. It need not where nothing can be compiled at
-        all: that is said of the fusion.
+        """True if torch may run a segment instead. False for TargetError: if nothing can be
+        compiled at all, the whole fusion falls back.
         """
         if not self._tolerant or current().strict or isinstance(error, TargetError):
             return False
@@ -68,8 +68,8 @@ class Failures:
 def left_to_torch(
     plan: SegmentedFusion, failures: Failures, name: str, device: torch.device
 ) -> dict[int, Refusal]:
-    """Segments that run in torch, those that are tied to them included, and why; with one warning
-    that says so.
+    """Return the reason for each segment that runs in torch, including segments tied to failed
+    ones, and warn once.
     """
     found: dict[int, Refusal] = {}
     notes: list[str] = []
@@ -91,7 +91,7 @@ def left_to_torch(
 
 
 def warn_of_failure(name: str, error: Exception, script: str) -> None:
-    """The one warning that a fusion runs in torch from now on."""
+    """Warn that the fusion `name` runs in torch from now on."""
     to_reproduce = f"\n{script} reproduces it." if script else ""
     is_bug = not isinstance(error, TargetError)
     _warn(f"{name} runs in torch: {type(error).__name__}: {error}{to_reproduce}", is_bug)

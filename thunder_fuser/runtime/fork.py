@@ -1,7 +1,7 @@
-"""Fork-safe locks: a forked child finds them free.
+"""Fork-safe locks: they are unlocked in a forked child.
 
-A child has one thread, the one that forked; a lock that another thread held stays locked in it for
-ever. What the lock protects is either finished or is looked up again.
+A child has only the thread that forked, so that an ordinary lock held by another thread would stay
+locked in it for ever. Data protected by these locks is complete, or is looked up again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 
 
 class Lock:
-    """A mutex of one process: after a fork the child has its own."""
+    """Mutex that is replaced by a new one in a forked child."""
 
     __slots__ = ("_lock", "_process")
 

@@ -1,4 +1,4 @@
-"""torch's default generators as sources of seeds and offsets for kernels that draw by index."""
+"""Philox seeds and offsets for kernels, from torch's default generators."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _SIGN = 1 << 63
 
 
 Seed: TypeAlias = "int | torch.Tensor"
-"""A tensor of no dimensions in a CUDA graph, which draws another one at each replay."""
+"""Seed of a call. In a CUDA graph, a 0-dimensional int64 tensor, which each replay draws anew."""
 
 
 def draw(device: torch.device, count: int) -> tuple[Seed, int]:
-    """(seed, first of `count` offsets) for one call, by which the device's generator advances once.
+    """Return (seed, first of `count` offsets) for one call and advance the device's generator.
 
-    On a GPU they are the generator's own seed and its offset in units of one Philox call: what
-    nvFuser takes, and what Thunder's `get_and_update_rng_state` gives. A CPU's generator has no
-    offsets and gives a new seed, and so does a GPU's while its stream is captured: what it would
-    tell then is that of one replay. Where only shapes are wanted nothing is drawn.
+    On a GPU these are the generator's seed and its offset in units of one Philox call, as in
+    nvFuser and in Thunder's `get_and_update_rng_state`. A CPU generator has no offsets and gives a
+    new seed; so does a GPU's during stream capture, because its state is then that of one replay.
+    Under a fake tensor mode nothing is drawn, and both are 0.
     """
     if active_fake_mode() is not None:
         return 0, 0
@@ -31,18 +31,18 @@ def draw(device: torch.device, count: int) -> tuple[Seed, int]:
         return _new_seed(device), 0
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
-    # torch counts words, and a call of the generator makes four.
+    # torch counts 32-bit words, and a Philox call makes four.
     offset = generator.get_offset() // 4
     generator.set_offset(4 * (offset + count))
     return _signed(generator.initial_seed()), offset
 
 
 def _new_seed(device: torch.device) -> torch.Tensor:
-    """Drawn by the device, which a graph can do again."""
+    """Draw a seed on the device, so that a graph replay draws it again."""
     return torch.empty((), dtype=torch.int64, device=device).random_()
 
 
 def _signed(seed: int) -> int:
-    """The int64 with the bits of an unsigned seed."""
+    """Reinterpret an unsigned 64-bit seed as int64."""
     seed &= 2 * _SIGN - 1
     return seed - 2 * _SIGN if seed & _SIGN else seed

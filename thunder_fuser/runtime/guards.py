@@ -1,9 +1,8 @@
-"""Guards: whether a call's inputs are of the kind that an executable was found for before.
+"""Guards: fast check that a call's inputs match those of an earlier call.
 
-`key_of` reads of each input what may change, in Python, and a table is asked. Most calls are of the
-kind of the one before, which torch answers for all tensors at once (the guards of Dynamo, with
-exact sizes and strides). A guard is never looser than the key; what it does not know goes the
-longer way.
+`key_of` computes a lookup key from the inputs in Python. Most calls have inputs like the one
+before, which Dynamo's TensorGuards check in C++ for all tensors at once, with exact sizes and
+strides. A guard is never looser than the key; inputs that it does not support use the key.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ Guard = Callable[[Sequence[Any]], bool]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _LINE = 64
-"""Bytes: no greater alignment matters."""
+"""Largest alignment in bytes that makes a difference."""
 
 
 def no_guard(inputs: Sequence[Any]) -> bool:
-    """Of inputs that torch has no guard for."""
+    """Guard for inputs that TensorGuards do not support: always False."""
     return False
 
 
 def guard_of(inputs: Sequence[Any], positions: Sequence[int]) -> Guard:
-    """True only of inputs whose key is that of `inputs`, which have been bound.
+    """Return a guard that is True only for inputs with the key of `inputs`, which have been bound.
 
-    `positions` are those of numbers that are sizes, which only keys know.
+    `positions` are those of scalar inputs that are sizes, which guards do not support.
     """
     make = getattr(torch._C._dynamo.guards, "TensorGuards", None)
     tensors = [k for k, x in enumerate(inputs) if type(x) in _PLAIN]
@@ -45,7 +44,7 @@ def guard_of(inputs: Sequence[Any], positions: Sequence[int]) -> Guard:
         dynamic_dims_strides=[list(x.stride()) for x in known],
     ).check
     types = [type(x) for x in numbers_of(inputs)]
-    # Equal alignments have equal lowest bits, up to the first one.
+    # Addresses of equal alignment agree in the bits up to the lowest set one.
     alignments = [_alignment(x) for x in known]
     masks = [min(2 * a, _LINE) - 1 for a in alignments]
     bits = [a % _LINE for a in alignments]
@@ -65,7 +64,7 @@ def guard_of(inputs: Sequence[Any], positions: Sequence[int]) -> Guard:
 
 
 def _picked(positions: Sequence[int], count: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """The items at some of `count` positions."""
+    """Return a getter of the items at `positions` of a sequence of length `count`."""
     if len(positions) == count:
         return lambda items: items
     if len(positions) > 1:

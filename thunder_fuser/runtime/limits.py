@@ -1,7 +1,7 @@
-"""Launch limits of a device, checked before the device is asked.
+"""Launch limits of a device, checked before the launch.
 
-A driver answers an impossible launch with "invalid value"; here the message names the kernel, the
-limit and both numbers.
+A driver rejects an impossible launch with "invalid value"; here the message names the kernel, the
+limit and both values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.errors import LimitError
 
-# The same for every compute capability.
+# Threads per block along each axis, equal for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)
-# From Volta on, with CUDA 12.1; plans stay below the 4,096 of before (`segment/legality.py`).
+# Bytes, from Volta and CUDA 12.1 on; plans stay below the earlier 4,096 (`segment/legality.py`).
 _MAX_PARAMETERS = 32764
 
 
@@ -23,7 +23,7 @@ def check_limits(
 ) -> None:
     """Raise LimitError if `kernel` cannot be launched on `info`.
 
-    `registers` (per thread) and `static_shared_bytes` (per block) are known once it is compiled.
+    `registers` (per thread) and `static_shared_bytes` (per block) are known after compilation.
     """
     threads = math.prod(kernel.block)
     warps = -(-threads // WARP_SIZE)
@@ -48,7 +48,7 @@ def check_limits(
 
 
 def _bytes(ctype: str) -> int:
-    """Of a parameter, with what aligns the next one: pointers come before numbers."""
+    """Bytes of a kernel parameter with the padding behind it; pointers precede scalars."""
     return 4 if ctype in ("float", "int", "unsigned") else 8
 
 

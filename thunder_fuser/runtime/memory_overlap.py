@@ -1,8 +1,8 @@
-"""Whether strided tensors share memory: what in-place updates must not do.
+"""Memory overlap of strided tensors, to check in-place updates.
 
-Two tensors share memory iff their address sets meet, which is a question about integers alone: is
-there a point of each whose byte addresses are equal? The exact answer matters, because updating
-`x[:, :n]` while reading `x[:, n:]` is right although the two ranges of addresses interleave.
+Two tensors share memory iff their sets of byte addresses intersect, which is an integer feasibility
+problem. It is solved exactly, because updating `x[:, :n]` while reading `x[:, n:]` is correct
+although the two address ranges interleave.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 import torch
 
 _MAX_STEPS = 10_000
-"""Search steps after which two tensors count as overlapping; nested strides need one each."""
+"""Search steps after which two tensors count as overlapping; nested strides need one step each."""
 
 
 def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two points of the tensor may lie at one address, as in an expanded tensor.
+    """True if two elements of a tensor may have the same address, as in an expanded tensor.
 
-    Exact for all that views of dense tensors produce; True in doubt.
+    Exact for all views of dense tensors; True in doubt.
     """
     reach = 0
     for stride, size in sorted(
@@ -34,7 +34,7 @@ def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether some byte belongs to an element of both; True in doubt."""
+    """True if an element of `a` and one of `b` share a byte; True in doubt."""
     if a.numel() == 0 or b.numel() == 0 or a.device != b.device:
         return False
     # address of a - address of b = distance + sum of coef * stride, coef within bounds.
@@ -51,9 +51,8 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def pairs_near(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
-    """Positions of two tensors each whose ranges of addresses meet: only these can share memory.
-
-    An optimizer's step has hundreds of tensors, and next to no such pair.
+    """Yield positions of pairs of tensors with overlapping address ranges, candidates for
+    `share_memory`. An optimizer step has hundreds of tensors, and next to no such pair.
     """
     ranges = []
     for k, tensor in enumerate(tensors):
@@ -72,7 +71,7 @@ def pairs_near(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
 def _reaches(
     target: int, steps: Sequence[tuple[int, int, int]], work: itertools.count[int]
 ) -> bool:
-    """Whether target = sum of coef * stride has a solution with low <= coef <= high."""
+    """True if target = sum of coef * stride has a solution with low <= coef <= high."""
     if next(work) > _MAX_STEPS:
         return True
     if not steps:
@@ -80,7 +79,7 @@ def _reaches(
     (stride, low, high), rest = steps[0], steps[1:]
     below = sum(s * least for s, least, _ in rest)
     above = sum(s * most for s, _, most in rest)
-    # Only coefficients for which the rest can make up the difference.
+    # Only coefficients for which the remaining terms can reach the difference.
     first = max(low, -((above - target) // stride))
     last = min(high, (target - below) // stride)
     return any(_reaches(target - k * stride, rest, work) for k in range(first, last + 1))

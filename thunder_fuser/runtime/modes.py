@@ -1,10 +1,9 @@
-"""Torch modes (dispatch modes, torch.func transforms) that are on while a fusion is called or
-compiled.
+"""Torch modes (dispatch modes, torch.func transforms) active while a fusion is called or compiled.
 
-Tracers, fake tensors and the transforms of `torch.func` follow torch's operations. A kernel writes
-into memory behind their back, so they are given the operations. Compiling, on the other hand, is
-nobody's business: the few tensors that it makes are on the CPU, whatever the default device is, and
-in no graph.
+Tracers, fake tensors and `torch.func` transforms intercept torch operations. They do not see the
+memory writes of a kernel, so under them the fusion runs as torch operations. Compilation disables
+all modes: the few tensors that it makes are on the CPU, whatever the default device is, and in no
+graph.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-# By names of this module: every call of a fusion asks.
+# Module-level aliases, because every call of a fusion uses them.
 _transform = torch._C._functorch.peek_interpreter_stack
 _is_tracing = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -24,17 +23,17 @@ _KEYS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FA
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is under way: vmap, grad, jvp, functionalize."""
+    """True under a torch.func transform: vmap, grad, jvp, functionalize."""
     return _transform() is not None
 
 
 def wants_operations() -> bool:
-    """Whether something follows the operations of torch, or stands in for them."""
+    """True if a transform, tracer or fake mode needs to see torch operations instead of kernels."""
     if _transform() is not None or _is_tracing():
         return True
     if _dispatch_modes():
         return any(torch._C._get_dispatch_mode(key) is not None for key in _KEYS)
-    # Tracers that work before autograd are among the modes for functions as well.
+    # Pre-dispatch tracers, which run before autograd, also push a torch function mode.
     return bool(_function_modes()) and _is_traced_early()
 
 
@@ -46,6 +45,6 @@ def _is_traced_early() -> bool:
 
 @contextlib.contextmanager
 def without_modes() -> Iterator[None]:
-    """What is computed in here is seen by no mode and changed by none."""
+    """Disable all dispatch and function modes inside the block."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield

@@ -1,8 +1,8 @@
-"""Open sizes: a definition whose inputs may have any sizes, as a fusion that can be planned.
+"""Open sizes: planning a definition with symbolic sizes at representative values.
 
-The equations of the fusion (`ir/size_equations.py`) are solved. What is free then is named i0, i1,
-... in order of the inputs, and each gets a representative value: large, as what is worth fusing is,
-and unlike any other size, so that nothing looks equal that is not.
+The size equations of the fusion (`ir/size_equations.py`) are solved. The free sizes are named i0,
+i1, ... in order of the inputs, and each gets a representative value: large, as in programs worth
+fusing, and different from every other size, so that unrelated sizes do not compare equal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from thunder_fuser.segment.planner import Optimise, partition_after
 
 _STEP = 256
 _FIRST = 8
-"""Representative sizes are 2048, 2304, 2560, ...: large, and as divisible as sizes tend to be."""
+"""Representative sizes are multiples of 256 from 2048 on: large and as divisible as usual sizes."""
 _ROUND = (1024, 2304, 3840, 4096, 5376, 512, 8192, 720, 256, 64, 16, 4, 2)
-"""Sizes to try where equations between products leave no choice of them all."""
+"""Values to try if equations between products rule out the default representative sizes."""
 
 
 def plan_open(
@@ -37,10 +37,10 @@ def plan_open(
     device: DeviceInfo,
     wanted: Mapping[str, int] | None = None,
 ) -> SegmentedFusion:
-    """The plan of a fusion with open sizes, at representative ones that know their formulas.
+    """Plan a fusion with open sizes at representative values, which carry their formulas.
 
-    `wanted` are values for some of the sizes, by name. Raises FuserValueError where no sizes are
-    found that fit the definition, or not those that are wanted.
+    `wanted` are values for some of the sizes, by name. Raises FuserValueError if no values are
+    found that satisfy the definition and `wanted`.
     """
     solution = Solution()
     solution.add(equations(fusion))
@@ -72,17 +72,17 @@ def plan_open(
 
 
 def _counted(extent: Extent, counts: Mapping[str, int]) -> Extent:
-    """An extent as a count; which of several is the largest is a condition of its formula."""
+    """Evaluate an extent to a count. Comparisons, as in a maximum, are recorded as conditions."""
     return extent.evaluate(counts) if isinstance(extent, Form) else extent
 
 
 def _in_terms_of(known: Mapping[str, Form], extent: Extent) -> Extent:
-    """An extent as a form of free sizes."""
+    """Rewrite an extent as a form of free sizes."""
     return extent.evaluate(known) if isinstance(extent, Form) else extent
 
 
 def _symbolic(fusion: Fusion) -> list[Form]:
-    """The sizes of tensors that are not constants."""
+    """Distinct symbolic sizes of the tensors of a fusion."""
     domains = [v.domain for v in fusion.values() if isinstance(v, TensorView)]
     found = [n for domain in domains for n in domain.shape if isinstance(n, Form)]
     return list(dict.fromkeys(found))
@@ -94,7 +94,7 @@ def _values(
     names: Sequence[str],
     wanted: Mapping[str, int],
 ) -> dict[str, int]:
-    """The representative sizes: those that are wanted, and others."""
+    """Choose representative values: those in `wanted`, and distinct defaults for the others."""
     for name, value in wanted.items():
         if name not in names:
             has = ", ".join(names) or "none that is open"
@@ -116,12 +116,14 @@ def _values(
 
 
 def _unit(name: str, known: Mapping[str, Form]) -> int:
-    """What a dimension is the multiple of: it is as large as others, and this size a part of it."""
+    """Largest factor k of a dimension k * name, by which the size's default value is divided so
+    that the dimension is as large as others; 1 if there is none.
+    """
     return max((factor for p in known.values() if (factor := _factor(p, name))), default=1)
 
 
 def _factor(form: Form, name: str) -> int:
-    """k for k * name, 0 for everything else."""
+    """Return k if `form` is k * name, else 0."""
     size = form.context.var(name, SMALLEST, None)
     factor = form.coefficient(size) or 0
     return factor if form.equals(size * factor) else 0
@@ -134,8 +136,8 @@ def _fitted(
     values: dict[str, int],
     names: Sequence[str],
 ) -> dict[str, int]:
-    """Values near these such that all equations hold, and there are elements; only `names` may
-    change.
+    """Find values close to `values` that satisfy all equations and leave no tensor empty; only
+    `names` may change. FuserValueError if none are found.
     """
     differences: list[Form] = []
     for left, right in map(_extents, equations):
@@ -170,7 +172,7 @@ def _fitted(
 
 
 def _root(difference: Form, name: str, values: Mapping[str, int]) -> Iterator[int]:
-    """Where a difference that is linear in a size is 0."""
+    """Yield the root of `difference`, if linear in the size `name`, that is a valid size."""
     at_0, at_1 = (difference.evaluate({**values, name: n}) for n in (0, 1))
     if at_0 != at_1 and at_0 % (at_0 - at_1) == 0 and at_0 // (at_0 - at_1) >= SMALLEST:
         yield at_0 // (at_0 - at_1)
@@ -181,7 +183,7 @@ def _extents(equation: Equation) -> tuple[Side, Side]:
 
 
 def _places(fusion: Fusion, planned: Fusion) -> Iterator[tuple[str, str]]:
-    """Variables that are sizes of inputs, and whose, as the plan names them."""
+    """Yield the size variables of inputs, each with its place in the names of the plan."""
     variables = size_variables(fusion)
     for value, shown in zip(fusion.inputs, planned.inputs, strict=True):
         if isinstance(value, Scalar):
@@ -197,7 +199,7 @@ def _places(fusion: Fusion, planned: Fusion) -> Iterator[tuple[str, str]]:
 def _named(
     found: Iterable[tuple[str, str]], known: Mapping[str, Form], values: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """The dimensions that are each free size, or a multiple of it."""
+    """Dimensions of inputs that equal each free size, or are a multiple of it, by size name."""
     places: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
     for variable, place in found:
         for name in (v.name for v in variables_by_name(known[variable])):

@@ -1,11 +1,11 @@
-"""Private folders: places where only this user writes, so that what lies there may be run.
+"""Private folders: only this user can write to them, so that code in them may be loaded.
 
-A compiled kernel is code. Whoever can put a file into the cache, or put another folder in its
-place, runs as whoever loads it. So a folder is believed only if every folder from the root down to
-it belongs to this user or to root and lets nobody else write; where others may write above it, as
-in a temporary folder, the sticky bit has to keep them from moving what is not theirs. Each folder
-is opened inside the one before it and asked once it is open: nothing changes between the question
-and the use.
+A compiled kernel is code. Whoever can write to the cache, or replace its folder, can run code as
+the user who loads it. A folder is therefore trusted only if every folder from the root down to it
+belongs to this user or to root and is not writable by others; a parent folder that others can
+write, such as a temporary folder, must be sticky, so that they cannot rename entries of other
+users. Each folder is opened relative to its parent's descriptor and checked after it was opened,
+which excludes races between check and use.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from thunder_fuser.errors import Refusal
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LOOK = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_PATH
 _PREFIX = "thunder_fuser-process-"
-"""Of folders that live as long as a process."""
+"""Name prefix of folders that are removed when their process ends."""
 _ABANDONED = 24 * 3600.0
-"""Seconds after which a workspace is nobody's where that cannot be seen."""
+"""Age in seconds at which a workspace counts as abandoned on a file system without locks."""
 
 
 # --- Folders ----------------------------------------------------------------------------------
 
 
 def open_private(folder: Path) -> int | Refusal:
-    """A descriptor of `folder`, which is made if need be, or why it is none that only this user
-    writes.
+    """Open `folder`, creating it if missing: its descriptor, or a Refusal if others can write it or
+    it is unusable.
     """
     try:
         return _walk(Path(os.path.realpath(folder)), shared=False)
@@ -45,7 +45,7 @@ def open_private(folder: Path) -> int | Refusal:
 
 
 def problem_of(folder: Path) -> Refusal | None:
-    """Why `folder` is no private one that can be written; None if it is."""
+    """Return why `folder` is not private or not writable; None if it is both."""
     opened = open_private(folder)
     if isinstance(opened, Refusal):
         return opened
@@ -58,9 +58,9 @@ def problem_of(folder: Path) -> Refusal | None:
 
 
 def _walk(path: Path, shared: bool) -> int | Refusal:
-    """A descriptor of `path`, which has no links in it; missing folders are made, for us alone.
+    """Open `path`, which must contain no links; missing folders are created with mode 0700.
 
-    shared  others may write into the last folder as well, if it is sticky
+    shared  the last folder may be writable by others if it is sticky
     """
     current = os.open("/", _LOOK)
     try:
@@ -73,7 +73,7 @@ def _walk(path: Path, shared: bool) -> int | Refusal:
             may_share = shared or depth + 1 < len(path.parts)
             if problem := _distrust(status, may_share):
                 return Refusal("untrusted", problem, subject=str(place))
-        # What only names a place cannot be listed or locked.
+        # A descriptor opened with O_PATH cannot be listed or locked.
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=current)
     finally:
         os.close(current)
@@ -82,13 +82,13 @@ def _walk(path: Path, shared: bool) -> int | Refusal:
 def _entered(parent: int, name: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         return os.open(name, _LOOK, dir_fd=parent)
-    with contextlib.suppress(FileExistsError):  # another process was quicker
+    with contextlib.suppress(FileExistsError):  # another process created it
         os.mkdir(name, 0o700, dir_fd=parent)
     return os.open(name, _LOOK, dir_fd=parent)
 
 
 def _distrust(status: os.stat_result, may_share: bool) -> str:
-    """Why others can change what is in a folder, or ""."""
+    """Return why other users can change the contents of a folder, or ""."""
     if status.st_uid not in _trusted_users():
         return f"it belongs to user {status.st_uid}, not to user {os.geteuid()} or to root"
     if may_share and status.st_mode & stat.S_ISVTX:
@@ -104,8 +104,8 @@ def _trusted_users() -> tuple[int, int]:
 
 
 def _is_own_group(number: int) -> bool:
-    """Whether a group is the one that many systems make for each user: of his name, and of nobody
-    else. The usual umask there lets it write.
+    """True for a user private group: it has the user's name and no other members. The usual umask
+    on systems with such groups makes files group-writable.
     """
     import grp
     import pwd
@@ -122,11 +122,11 @@ def _is_own_group(number: int) -> bool:
 
 
 def read_private(folder: int, name: str) -> bytes | None:
-    """The content of a file in an open private folder, and a note that it was used; None unless it
-    is a plain file that only this user or root can have written.
+    """Read a file in an open private folder and update its modification time, for LRU eviction;
+    None unless it is a regular file that only this user or root can have written.
     """
     try:
-        # A pipe or a device is opened without waiting for it, and then refused.
+        # O_NONBLOCK: opening a pipe or a device must not block; both are rejected below.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         file = os.open(name, flags, dir_fd=folder)
     except OSError:
@@ -146,12 +146,12 @@ def read_private(folder: int, name: str) -> bytes | None:
         os.close(file)
 
 
-# --- Folders that live as long as a process or a piece of work ---------------------------------
+# --- Temporary folders ------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def workspace(folder: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `folder`, locked while it is used, which is how others know that it is."""
+    """Create a temporary folder in `folder`, locked while in use so that `sweep` skips it."""
     path, lock = _locked(folder, prefix)
     try:
         yield path
@@ -161,7 +161,7 @@ def workspace(folder: Path, prefix: str) -> Iterator[Path]:
 
 
 def sweep(folder: Path, prefix: str) -> None:
-    """Remove the workspaces in `folder` whose process has died."""
+    """Remove the workspaces in `folder` that no live process has locked."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             if entry.name.startswith(prefix):
@@ -180,7 +180,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _take(lock: int, status: os.stat_result) -> bool:
-    """Whether nobody uses a workspace any more."""
+    """Lock an abandoned workspace; False if it is in use."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -191,14 +191,14 @@ def _take(lock: int, status: os.stat_result) -> bool:
 
 
 def _locked(folder: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder and the descriptor that locks it."""
+    """Create a folder and lock it; its path and the descriptor that holds the lock."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # swept before it was opened
             continue
-        with contextlib.suppress(OSError):  # a file system without locks: nobody can take it either
+        with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():  # and was not swept before it was locked
             return path, lock
@@ -206,8 +206,8 @@ def _locked(folder: Path, prefix: str) -> tuple[Path, int]:
 
 
 class _OwnFolders:
-    """Folders of this process by the temporary folder that they are in. A forked child makes its
-    own, and leaves those of its parent alone.
+    """Folders of this process by parent folder. A forked child creates its own, and does not remove
+    those of its parent.
     """
 
     def __init__(self) -> None:
@@ -216,12 +216,12 @@ class _OwnFolders:
         atexit.register(self._remove)
 
     def get(self, parent: Path) -> Path | None:
-        """The folder in `parent`; None if there can be none that only this user writes."""
+        """Return the folder in `parent`, created on first use; None if none can be private."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._known = {}
         path, _ = self._known.get(parent, (None, -1))
-        # Cleaners of temporary folders know nothing of locks.
+        # Cleaners of temporary folders ignore locks: the folder may have been removed.
         if path is None or problem_of(path):
             path = self._made(parent)
         return path
@@ -249,11 +249,11 @@ _OWN = _OwnFolders()
 
 
 def process_folders() -> Iterator[Path]:
-    """Private folders that are removed when the process ends: where temporary files go, then in
-    memory, then elsewhere.
+    """Yield private folders that are removed when the process ends: in the default temporary
+    folder, in memory (/dev/shm), then elsewhere.
     """
     places = ["/dev/shm", "/var/tmp", "/tmp"]
-    with contextlib.suppress(OSError):  # it writes a file to find out, and disks are full
+    with contextlib.suppress(OSError):  # `gettempdir` writes a probe file; disks may be full
         places.insert(0, tempfile.gettempdir())
     for place in dict.fromkeys(map(Path, places)):
         if place.is_dir() and (found := _OWN.get(place)):

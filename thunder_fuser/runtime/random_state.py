@@ -1,8 +1,8 @@
-"""Seeds in a device's memory: what a CUDA graph draws anew at each replay.
+"""Random seeds in device memory, so that each replay of a CUDA graph draws new numbers.
 
-A seed is a number, an argument of a launch, and arguments are frozen when a graph is captured.
-While a stream is captured a call draws a tensor instead (`generator.py`), which the graph itself
-fills, and the fusion that it is passed to is one that reads its seed from memory.
+A seed is a scalar kernel argument, and arguments are frozen when a graph is captured. During stream
+capture, the seed is therefore a tensor (`generator.py`) that the graph fills at each replay, and
+the fusion is rewritten to read its seed from memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from thunder_fuser.ir.rebuild import Rebuild
 
 
 def with_seeds_in_memory(fusion: Fusion, inputs: Sequence[Any]) -> Fusion:
-    """The fusion for these inputs: the same one, but that seeds and offsets for which a tensor is
-    given are tensors of no dimensions, in the same places.
+    """Return `fusion` with each scalar seed or offset for which `inputs` has a tensor replaced by a
+    0-dimensional tensor input at the same position.
     """
     if not any(map(_is_seed, fusion.inputs, inputs)):
         return fusion
@@ -39,7 +39,7 @@ def with_seeds_in_memory(fusion: Fusion, inputs: Sequence[Any]) -> Fusion:
 
 
 def _is_seed(formal: Val, actual: object) -> bool:
-    """Whether a tensor is given for a number, and can be what that is drawn from."""
+    """True if a tensor is given for a scalar, and has the type of a seed: int64, 0-dimensional."""
     is_tensor = isinstance(formal, Scalar) and isinstance(actual, torch.Tensor)
     return is_tensor and actual.dtype is torch.int64 and actual.dim() == 0  # type: ignore[attr-defined]
 

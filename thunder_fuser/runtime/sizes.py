@@ -1,4 +1,4 @@
-"""The values of a call's symbolic sizes: where each comes from, and whether they fit together."""
+"""Values of the symbolic sizes in a call, determined from the inputs and checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from thunder_fuser.ir.symbolic import size_variables, variable_of
 
 
 def size_inputs(fusion: Fusion) -> tuple[int, ...]:
-    """Positions of the number inputs that serve as sizes: another value needs other kernels."""
+    """Positions of the scalar inputs that are sizes: another value needs other kernels."""
     known = size_variables(fusion)
     return tuple(
         k for k, v in enumerate(fusion.inputs) if isinstance(v, Scalar) and v.name in known
@@ -32,10 +32,10 @@ def size_inputs(fusion: Fusion) -> tuple[int, ...]:
 
 
 def bind_sizes(fusion: Fusion, inputs: Sequence[Any]) -> dict[Form, int]:
-    """Every symbolic size of the fusion with its value in this call, in order of the inputs.
+    """Return the value of each symbolic size of the fusion in this call, in order of the inputs.
 
-    The inputs have the right kinds and ranks already. FuserValueError where a size differs from the
-    definition, or where two inputs disagree.
+    The kinds and ranks of the inputs must have been checked. Raises FuserValueError if a size
+    differs from the definition, or two inputs disagree.
     """
     variables = size_variables(fusion)
     sizes = _Sizes({}, {})
@@ -62,7 +62,7 @@ def bind_sizes(fusion: Fusion, inputs: Sequence[Any]) -> dict[Form, int]:
 
 @contextmanager
 def named_line(formal: Val) -> Iterator[None]:
-    """Errors about an input say where it is defined."""
+    """Append the source line of the input's definition to errors raised in the block."""
     try:
         yield
     except FuserError as error:
@@ -72,7 +72,7 @@ def named_line(formal: Val) -> Iterator[None]:
 
 
 class _Sizes:
-    """Values of variables by name, and the inputs that they come from."""
+    """Values of size variables by name, and the inputs that determined them."""
 
     def __init__(self, values: dict[str, int], owners: dict[str, str]) -> None:
         self.values = values
@@ -98,7 +98,7 @@ class _Sizes:
         return tuple(self[extent] for extent in shape)
 
     def described(self, side: Side) -> tuple[int, str]:
-        """The number, whose it is, and where it comes from."""
+        """Value of a side of an equation, and a description of its origin."""
         extent, place = side.extent, str(side)
         if isinstance(extent, int):
             return extent, place if side.tensor is None else f"{place}, in the definition"
@@ -122,13 +122,13 @@ def _check_input(k: int, formal: TensorView, actual: Any, sizes: _Sizes) -> None
 
 
 def check_agreement(fusion: Fusion, values: Mapping[str, int]) -> None:
-    """FuserValueError unless these values of a fusion's variables fit together."""
+    """Raise FuserValueError unless these values of the size variables are consistent."""
     _check_agreement(fusion, _Sizes(dict(values), {name: f"size {name}" for name in values}))
 
 
 def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
-    """Dimensions that meet in an operation have one size: 1 does not broadcast where it could be
-    anything in the definition, so that a definition means the same for all sizes."""
+    """Check that dimensions paired by an operation have equal sizes. A symbolic size that happens
+    to be 1 does not broadcast, so that a definition means the same for all sizes."""
     for expr in fusion.exprs:
         for equation in equations_of(expr):
             if sizes[equation.left.extent] != sizes[equation.right.extent]:
@@ -149,7 +149,7 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
 
 
 def _check_extents(expr: Expr, output: TensorView, sizes: _Sizes) -> None:
-    """No dimension that was computed has fewer than 0 elements, and no slice starts before 0."""
+    """Check that no computed dimension is negative and no slice starts before 0."""
     if isinstance(expr, ViewOp) and expr.op == "slice" and not output.domain.is_static:
         _check_slice(expr, sizes)
     for k, extent in enumerate(output.domain.shape):
@@ -162,7 +162,7 @@ def _check_extents(expr: Expr, output: TensorView, sizes: _Sizes) -> None:
 
 
 def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:
-    """A slice starts in its dimension, and does not end before its start."""
+    """Check that a slice starts at 0 or later and does not end before its start."""
     dims = expr.output.domain.root
     for step in expr.output.domain.transforms:
         before, dims = dims, replay(dims, (step,))

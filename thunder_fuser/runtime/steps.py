@@ -1,8 +1,7 @@
-"""Steps of a call: allocations, launches and views as closures over everything that is known before
-it.
+"""Steps of a call: allocations, launches and views, as closures over everything known before it.
 
-A call's values live in one list: inputs first, then what the steps make. A step reads and writes
-slots of that list, and does nothing else that could have been done earlier.
+The values of a call are one list: inputs first, then results of steps. A step reads and writes
+slots of that list; all other work is done when the step is made.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """What a kernel is given the address of: what is in a slot, or a slice of that."""
+    """Pointer argument of a kernel: the tensor in a slot, or a slice of it."""
 
     slot: Slot
     slice: View | None = None
@@ -40,13 +39,13 @@ class Pointer:
 
     @property
     def offset(self) -> int:
-        """Bytes."""
+        """Offset of the slice in bytes."""
         return self.slice.offset * self.itemsize if self.slice else 0
 
 
 def allocator(device: torch.device) -> Empty:
-    """`torch.empty_strided` on the current device of a type, without its argument parsing where
-    torch lets us.
+    """Return `torch.empty_strided` for a device type's current device; if torch exposes it, the
+    variant without argument parsing.
     """
     guards = getattr(torch._C._dynamo, "guards", None)
     fast: Empty | None = getattr(guards, f"_empty_strided_{device.type}", None)
@@ -77,7 +76,9 @@ def allocate_fresh(
     dtype: torch.dtype,
     empty: Empty,
 ) -> Step:
-    """The same on the host, of so much that the system maps it anew: in huge pages."""
+    """Allocate on the host and ask for huge pages; for sizes from FRESH_BYTES on, which the system
+    maps anew.
+    """
 
     def step(values: Values) -> None:
         values[slot] = made = empty(sizes, strides, dtype)
@@ -87,7 +88,7 @@ def allocate_fresh(
 
 
 class Stopwatch:
-    """The time that work on a device takes: events on the current stream of a GPU."""
+    """Timer of work on a device: events on the current stream of a GPU, wall time on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._events = []
@@ -97,7 +98,7 @@ class Stopwatch:
             self._events[0].record()
 
     def stop(self) -> Callable[[], float]:
-        """Ends the measurement; what this gives waits for the device and tells the seconds."""
+        """End the measurement. The returned function waits for the device and gives the seconds."""
         elapsed = time.perf_counter() - self._begin
         if not self._events:
             return lambda: elapsed
@@ -112,19 +113,19 @@ class Stopwatch:
 
 
 def scratch(slot: Slot, size: int, empty: Empty) -> Step:
-    """Bytes that one launch works with."""
+    """Allocate workspace of `size` bytes for one launch."""
     return allocate(slot, (size,), (1,), torch.uint8, empty)
 
 
 def items(slots: Sequence[Slot]) -> Callable[[Values], Sequence[Any]]:
-    """Reads several slots; `itemgetter` of fewer than two is none of a sequence."""
+    """Return a getter of several slots; `itemgetter` of fewer than two does not give a sequence."""
     if len(slots) > 1:
         return itemgetter(*slots)
     return lambda values: [values[k] for k in slots]
 
 
 def launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
-    """One launch: addresses of tensors, then numbers."""
+    """Launch a kernel: addresses of tensors, then scalars."""
     pointed = items([p.slot for p in pointers])
     offsets = [p.offset for p in pointers]
     address = torch.Tensor.data_ptr
@@ -143,8 +144,8 @@ def launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read])
 
 
 def guarded_launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
-    """A launch on the host in which every access out of a tensor's bounds is an error."""
-    # Not needed by anybody who does not debug, and not there for other targets.
+    """Launch on the host with guard pages, so that accesses out of a tensor's bounds are errors."""
+    # Imported on demand: only for debugging, and only on the host.
     from thunder_fuser.runtime.host.debug import debug_launch
     from thunder_fuser.runtime.host.target import HostLaunch
 
@@ -169,7 +170,7 @@ def _window(memory: torch.Tensor, view: View, offset: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A tensor as a kernel sees it: where it begins, its sizes and strides."""
+    """Reader of a tensor as a kernel sees it: start, sizes and strides."""
 
     pointer: Pointer
     sizes: tuple[int, ...]
@@ -183,8 +184,8 @@ class Memory:
 def evaluate(
     fusion: Fusion, inputs: Sequence[Read], outputs: Sequence[Memory], device: torch.device
 ) -> Step:
-    """What a kernel does, one operation of torch after the other. Nothing is written before all has
-    been read: outputs may lie where inputs do.
+    """Evaluate a kernel's fusion with torch operations. Outputs are written after everything was
+    read, because they may alias inputs.
     """
 
     def step(values: Values) -> None:
@@ -198,8 +199,8 @@ def evaluate(
 
 
 def tensor(slot: Slot, view: TensorView | None) -> Read:
-    """The tensor in a slot as operations of torch know it. The input `view` may be bound to another
-    one than it shows.
+    """Read the tensor in a slot for a torch call. If the input `view` has transforms of its domain,
+    they are applied to the tensor that is bound to it.
     """
     if view is not None and view.domain.transforms:
         return lambda values: reference.moved(values[slot], view, None)
@@ -208,7 +209,7 @@ def tensor(slot: Slot, view: TensorView | None) -> Read:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """A result of a call: which of them, where it goes, and how it lies there."""
+    """Result of a torch call: its index, slot, sizes and strides."""
 
     result: int
     slot: Slot
@@ -217,7 +218,7 @@ class CallResult:
 
 
 def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[CallResult]) -> Step:
-    """A call of torch. What it gives is a result as it is where its strides are the plan's."""
+    """Run a torch call. A result is copied only if its strides differ from the plan's."""
     row, attributes = opaque.lookup(expr.op), dict(expr.attributes)
     run, named = row.run, tuple(zip(expr.parameters, operands, strict=True))
 
@@ -232,7 +233,7 @@ def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[CallResult]
 
 
 def start(expr: OpaqueOp, operands: Sequence[Read], slot: Slot) -> Step:
-    """A collective: what is in the slot is a result that is on its way."""
+    """Start a collective; the slot then holds its pending result."""
     begin, attributes = opaque.lookup(expr.op).start, dict(expr.attributes)
     assert begin is not None
     named = tuple(zip(expr.parameters, operands, strict=True))
@@ -245,7 +246,7 @@ def start(expr: OpaqueOp, operands: Sequence[Read], slot: Slot) -> Step:
 
 
 def arrive(expr: OpaqueOp, made: CallResult) -> Step:
-    """Waits for what a collective has put on its way."""
+    """Wait for the pending result of a collective."""
 
     def step(values: Values) -> None:
         values[made.slot] = _laid_out(values[made.slot].wait(), made, expr)
@@ -263,7 +264,7 @@ def _laid_out(found: torch.Tensor, made: CallResult, expr: OpaqueOp) -> torch.Te
 
 
 def _same_steps(found: torch.Tensor, strides: Sequence[int]) -> bool:
-    """Whether elements lie as far apart; single ones have no distance."""
+    """True if strides are equal, except along dimensions of size 1."""
     own = found.stride()
     return (
         own == strides
@@ -273,9 +274,7 @@ def _same_steps(found: torch.Tensor, strides: Sequence[int]) -> bool:
 
 
 def alias(slot: Slot, base: Pointer, view: View) -> Step:
-    """A view of memory that exists; it takes no part in autograd, like everything a
-    call returns.
-    """
+    """Make a view of existing memory, detached from autograd like all results of a call."""
     offset = base.slice.offset if base.slice else 0
 
     def step(values: Values) -> None:
@@ -285,7 +284,7 @@ def alias(slot: Slot, base: Pointer, view: View) -> Step:
 
 
 def copy(target: Slot, value: Slot) -> Step:
-    """An update that no kernel could write in place."""
+    """Copy an updated value to its input, if no kernel could write it in place."""
 
     def step(values: Values) -> None:
         values[target].detach().copy_(values[value])
@@ -294,7 +293,7 @@ def copy(target: Slot, value: Slot) -> Step:
 
 
 def free(slot: Slot) -> Step:
-    """The last reader has been launched: the allocator may reuse the memory."""
+    """Drop a tensor after its last reader was launched: the allocator may reuse its memory."""
 
     def step(values: Values) -> None:
         values[slot] = None
@@ -303,17 +302,17 @@ def free(slot: Slot) -> Step:
 
 
 def number(slot: Slot) -> Read:
-    """A scalar input."""
+    """Read a scalar input."""
     return lambda values: values[slot]
 
 
 def element(slot: Slot) -> Read:
-    """The element of a CPU scalar tensor, read at every launch."""
+    """Read the element of a CPU scalar tensor, at every launch."""
     return lambda values: values[slot].item()
 
 
 def unread(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Read:
-    """A tensor of which no element counts."""
+    """Make a tensor of zeros in place of one whose elements are not used."""
     return lambda values: torch.zeros(sizes, dtype=dtype, device=device)
 
 

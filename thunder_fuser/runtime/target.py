@@ -1,9 +1,9 @@
-"""The protocol that connects generated kernels to machines: compile, then launch.
+"""Protocols of targets and launches: compile kernels, then launch them.
 
-Two targets implement it, ``runtime/cuda/target.py`` and ``runtime/host/target.py``. Both take the
-same ``Kernel`` text and the same arguments, so everything upstream is written once and never asks
-where it runs. A ``DeviceInfo`` is all that schedules may know of a device, which is why a plan for
-a GPU can be made on a machine that has none (``thunder_fuser/device.py``, ``device_table.py``).
+Two targets implement them, ``runtime/cuda/target.py`` and ``runtime/host/target.py``. Both take the
+same ``Kernel`` text and arguments, so that code upstream does not depend on the target. Schedules
+depend on a device only through its ``DeviceInfo``, so that a plan for a GPU can be made on a
+machine without one (``thunder_fuser/device.py``, ``device_table.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Launch(Protocol):
 
     Arguments follow `kernel.params`: addresses (int) for pointers, Python numbers for the rest.
     On cuda the launch goes to torch's current stream; on the host it has finished on return.
-    Any thread may call it, several at the same time.
+    Thread-safe.
     """
 
     @property
@@ -37,7 +37,7 @@ class Launch(Protocol):
 
 
 class Target(Protocol):
-    """A way to run kernels: the host or CUDA devices."""
+    """Compiler and launcher of kernels, for the host or for CUDA devices."""
 
     @property
     def name(self) -> str: ...
@@ -47,21 +47,21 @@ class Target(Protocol):
         ...
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[Launch, ...]:
-        """Compile `kernels` as one program, or load it from the disk cache; a launch for each.
-        Those of one name have one text, and differ in their grids.
+        """Compile `kernels` as one program, or load it from the disk cache; one launch for each.
+        Kernels of equal name have equal text, and differ only in their grids.
 
-        On cuda that is for torch's current device, as launches are: `on_device` makes it another.
-        Raises TargetError when there is no compiler, CompileError when it rejects the source,
-        LimitError when a kernel asks for more than the device has.
+        On cuda, for torch's current device, as launches are: `on_device` changes it.
+        Raises TargetError without a compiler, CompileError if it rejects the source, LimitError if
+        a kernel exceeds the device's limits.
         """
         ...
 
 
 def planned_for(device: torch.device | None = None) -> DeviceInfo:
-    """The device whose time a plan for tensors on `device` saves.
+    """Return the device that plans for tensors on `device` are optimised for.
 
-    What CPUs run is what a GPU would: the one of the `cuda_arch` option, if that is known. So it
-    can be seen, tested and debugged there, whatever the machine has.
+    For CPU tensors it is a GPU, too: that of the `cuda_arch` option if it has a data sheet, else an
+    H200, so that a GPU's plans can be inspected, tested and debugged on any machine.
     """
     if device is not None and device.type == "cuda":
         return target_for(device).device_info(device)
@@ -71,14 +71,14 @@ def planned_for(device: torch.device | None = None) -> DeviceInfo:
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a GPU torch's current one, which kernels are compiled for and launches go to."""
+    """Make a GPU torch's current device, which kernels are compiled for and launched on."""
     index = device.index if device.type == "cuda" and torch.cuda.is_available() else None
     is_current = index is None or torch._C._cuda_getDevice() == index
     return nullcontext() if is_current else torch.cuda.device(index)
 
 
 def target_for(device: torch.device) -> Target:
-    """The target that runs kernels on `device`; FuserValueError when there is none."""
+    """Return the target for a cpu or cuda `device`; FuserValueError for other devices."""
     if device.type == "cpu":
         from thunder_fuser.runtime.host.target import HOST
 

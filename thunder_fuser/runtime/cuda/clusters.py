@@ -1,7 +1,7 @@
-"""Thread block clusters of a device: how many of each size are on it at a time.
+"""Thread block clusters of a device: how many of each size are resident at a time.
 
-A cluster lies within one group of multiprocessors (GPC). How many of these a device has no
-attribute says, and they differ from one chip to the next; the driver knows, of a kernel.
+A cluster lies within one GPC (graphics processing cluster). No device attribute gives the number of
+GPCs, which differ from chip to chip; the driver computes the number of clusters for a kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 _SIZES = 2, 4, 8
-"""Of clusters that every device with clusters has."""
+"""Cluster sizes in blocks that every device with clusters supports."""
 _NAME = "tf_nothing"
 _NOTHING = Kernel(
     _NAME, f'extern "C" __global__ void {_NAME}() {{}}\n', (), (), (1, 1, 1), (1, 1, 1)
@@ -24,13 +24,13 @@ _NOTHING = Kernel(
 
 @functools.cache
 def clusters_of(device: int) -> tuple[tuple[int, int], ...]:
-    """`DeviceInfo.clusters` of a device: sizes, and how many such clusters there are at a time
-    whose blocks have a multiprocessor each; none where the driver does not say.
+    """Return `DeviceInfo.clusters` of a device: pairs of cluster size and number of clusters that
+    are resident with a multiprocessor for each block; () if the driver does not give it.
     """
     if not cuda_driver.has_clusters(device):
         return ()
     info = cuda_driver.describe(device)
-    # A block with all of it leaves no room for a second one.
+    # All shared memory, so that no second block fits on the multiprocessor.
     shared = info.shared_bytes_per_block
     try:
         with cuda_driver.context_of(device), cuda_driver.beside_captures():
@@ -42,6 +42,6 @@ def clusters_of(device: int) -> tuple[tuple[int, int], ...]:
             finally:
                 cuda_driver.unload_library(library)
     except FuserError:
-        # Neither without NVRTC nor with a driver that is older: plans need neither.
+        # NVRTC is missing or the driver is older than it; planning needs neither.
         return ()
     return tuple((size, n) for size, n in zip(_SIZES, count, strict=True) if n)

@@ -1,8 +1,8 @@
-"""The CUDA driver: is it there, what are its devices, and how machine code gets onto them.
+"""The CUDA driver: availability, device properties, and loading of machine code.
 
-`driver_problem` asks the dynamic loader and `cuInit`, once, before any binding touches the driver:
-where there is none, some calls of the bindings fail on the first attempt and hang on the second.
-Every function below it goes through `driver`, which has asked.
+`driver_problem` calls the dynamic loader and `cuInit`, once, before any binding uses the driver:
+without one, some calls of the bindings fail on the first attempt and hang on the second. Every
+function below goes through `driver`, which checks it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from thunder_fuser.device_table import (
 )
 from thunder_fuser.errors import KernelError, TargetError
 
-# Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
-# (Little's law): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
+# Load latency in seconds on a busy device.  Bandwidth times latency is the bytes in flight (law of
+# Little): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
 _LATENCY = 1.3e-6
-# Architectures that the table of data sheets does not have are like the nearest that it has.
+# Architectures without a data sheet, and the closest one that has one.
 _LIKE = {
     "sm_70": "sm_75",
     "sm_72": "sm_75",
@@ -36,16 +36,16 @@ _LIKE = {
     "sm_121": "sm_120",
 }
 _MOST_IN_FLIGHT = 96 * 1024
-"""Bytes of loads under way on a multiprocessor: registers for more would be spilled. A part of a
-device (MIG) may report the bandwidth of the whole.
+"""Limit of `bytes_in_flight_per_sm`: registers for more would spill. It matters because a MIG
+instance may report the bandwidth of the whole device.
 """
 _UNREPORTED = DATASHEETS["sm_80"]
-"""Whose rates stand for those that a driver reports as 0, as drivers of virtual devices do."""
+"""Source of rates that the driver reports as 0, as drivers of virtual devices do."""
 
 
 @functools.cache
 def driver_problem() -> str:
-    """Why CUDA kernels cannot run on this machine; "" when they can."""
+    """Return why CUDA kernels cannot run on this machine; "" if they can."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -55,13 +55,13 @@ def driver_problem() -> str:
 
 
 def driver_available() -> bool:
-    """Whether there is a driver with a device."""
+    """True if there is a driver with a device."""
     return not driver_problem()
 
 
 @functools.cache
 def driver() -> Any:
-    """The bindings of the initialised driver; TargetError when there is none."""
+    """Return the bindings of the initialised driver; TargetError without a driver."""
     if problem := driver_problem():
         raise TargetError(
             f"CUDA kernels cannot run here: {problem}. Kernels for CPU tensors need no GPU; for "
@@ -73,7 +73,7 @@ def driver() -> Any:
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """The value of a driver call; KernelError "`what` failed: ..." when it did not succeed."""
+    """Return the value of a driver call; KernelError "`what` failed: ..." for an error status."""
     status, *values = result
     if int(status):
         _, text = driver().cuGetErrorString(status)
@@ -82,19 +82,19 @@ def check(result: tuple[Any, ...], what: str) -> Any:
 
 
 def driver_version() -> str:
-    """The newest CUDA version that the driver supports, such as "13.0"."""
+    """Return the newest CUDA version that the driver supports, such as "13.0"."""
     number = check(driver().cuDriverGetVersion(), "asking for the driver's version")
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @functools.cache
 def describe(device: int) -> DeviceInfo:
-    """What schedules know of a device, as its driver reports it."""
+    """Return the device's parameters as its driver reports them; clusters are left empty."""
     ask = functools.partial(_attribute, device)
     name = check(
         driver().cuDeviceGetName(256, _handle(device)), f"asking cuda:{device} for its name"
     )
-    # Two transfers a clock; the clock is in kHz and the bus in bits.
+    # Two transfers per clock; the clock is in kHz and the bus width in bits.
     bandwidth = 2e3 * ask("MEMORY_CLOCK_RATE") * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
     bandwidth = bandwidth or _UNREPORTED.bandwidth
     sm_count = ask("MULTIPROCESSOR_COUNT")
@@ -142,8 +142,8 @@ def _attribute(device: int, name: str) -> int:
 def bind_context(device: int) -> None:
     """Make sure that this thread has a context.
 
-    Torch binds one when it first calls the runtime in a thread; a thread of autograd that has only
-    been handed cached memory may reach us before that.
+    Torch binds one at its first runtime call in a thread; an autograd thread that has only used
+    cached memory may launch a kernel before that.
     """
     api = driver()
     if not int(check(api.cuCtxGetCurrent(), "asking for the current context")):
@@ -154,8 +154,8 @@ def bind_context(device: int) -> None:
 
 @contextlib.contextmanager
 def beside_captures() -> Iterator[None]:
-    """What is done in here is no part of a CUDA graph, and may be done while a stream is captured:
-    loading kernels, which else would end the capture with an error.
+    """Set the relaxed capture mode: calls inside, such as loading kernels, are not recorded in a
+    CUDA graph and do not invalidate an ongoing stream capture.
     """
     api = driver()
     change = api.cuThreadExchangeStreamCaptureMode
@@ -168,19 +168,19 @@ def beside_captures() -> Iterator[None]:
 
 
 def load_library(image: bytes) -> Any:
-    """Give a cubin to the driver."""
+    """Load a cubin into the driver."""
     result = driver().cuLibraryLoadData(image, [], [], 0, [], [], 0)
     return check(result, "loading a compiled program")
 
 
 def unload_library(library: Any) -> None:
-    """Take a cubin from the driver; nothing of it may be running."""
+    """Unload a cubin from the driver; none of its kernels may be running."""
     check(driver().cuLibraryUnload(library), "unloading a compiled program")
 
 
 @contextlib.contextmanager
 def context_of(device: int) -> Iterator[None]:
-    """The context of a device is this thread's, for as long as it takes."""
+    """Make a device's primary context current in this thread, inside the block."""
     api = driver()
     retained = api.cuDevicePrimaryCtxRetain(_handle(device))
     context = check(retained, f"retaining the context of cuda:{device}")
@@ -193,36 +193,38 @@ def context_of(device: int) -> Iterator[None]:
 
 
 def synchronize(device: int) -> None:
-    """Wait until everything that was launched on a device has finished."""
+    """Wait until all work launched on a device has finished."""
     with context_of(device):
         check(driver().cuCtxSynchronize(), f"waiting for cuda:{device}")
 
 
 def load_function(library: Any, name: str, shared_bytes: int) -> Any:
-    """The kernel `name` in the current context, allowed to use that much dynamic shared memory."""
+    """Return the kernel `name` in the current context, with `shared_bytes` as the limit of its
+    dynamic shared memory per block.
+    """
     api = driver()
     kernel = check(api.cuLibraryGetKernel(library, name.encode()), f"finding kernel {name}")
     function = check(api.cuKernelGetFunction(kernel), f"loading kernel {name}")
     attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    # Without this a launch may have 48 KiB.
+    # The default limit is 48 KiB.
     result = api.cuFuncSetAttribute(function, attribute, shared_bytes)
     check(result, f"giving kernel {name} {shared_bytes} bytes of shared memory")
     return function
 
 
 def resident_blocks(function: Any, threads: int, shared_bytes: int) -> int:
-    """How many blocks of a kernel fit on one multiprocessor at a time."""
+    """Return the resident blocks of a kernel per multiprocessor."""
     ask = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
     return int(check(ask(function, threads, shared_bytes), "asking for the occupancy"))
 
 
 def has_clusters(device: int) -> bool:
-    """Whether blocks of a device reach each other's shared memory."""
+    """True if a device supports thread block clusters."""
     return bool(_attribute(device, "CLUSTER_LAUNCH"))
 
 
 def resident_clusters(function: Any, cluster: int, threads: int, shared_bytes: int) -> int:
-    """How many clusters of so many blocks of a kernel fit on the device at a time."""
+    """Return how many clusters of `cluster` blocks of a kernel are resident on the device."""
     api = driver()
     size = api.CUlaunchAttribute()
     size.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION

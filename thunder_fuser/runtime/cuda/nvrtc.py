@@ -1,12 +1,12 @@
-"""Kernels to machine code for GPUs: NVRTC, and a cache of its results on disk.
+"""Compilation of kernels to cubins by NVRTC, with a disk cache.
 
 All kernels of a plan are one NVRTC program, because starting one costs as much as a kernel, and
 programs that are needed together are compiled as one (`runtime/ahead.py`).
 Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
 spills read, on any machine.
 
-A cache entry is a cubin, which `nvdisasm` and friends can read, with what ptxas said about it and
-the cache's seal behind it.
+A cache entry is a cubin, readable by `nvdisasm` and similar tools, followed by the log of ptxas and
+the cache's seal.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from thunder_fuser.runtime.failures import save_rejected
 _log = logging.getLogger(__name__)
 
 _LENGTH = 8
-"""Bytes that say how long the log in a cache entry is."""
+"""Bytes of the log's length field at the end of a cache entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel takes of a multiprocessor, per thread except for `shared_bytes`.
+    """Resources of a kernel as reported by ptxas, per thread except for `shared_bytes`.
 
-    `shared_bytes` is the static shared memory of a block; `stack_bytes` the local memory of a
-    thread, spilled registers and arrays that are indexed at run time alike.
+    `shared_bytes` is static shared memory per block; `stack_bytes` is local memory per thread, for
+    spilled registers and for arrays with run-time indices.
     """
 
     registers: int
@@ -49,7 +49,7 @@ class Resources:
 
     @property
     def spills(self) -> bool:
-        """Registers did not suffice."""
+        """True if registers are spilled."""
         return self.spill_store_bytes + self.spill_load_bytes > 0
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """One compiled program: machine code for `arch`, and the resources of each kernel by name."""
+    """Compiled program: machine code for `arch`, and the resources of each kernel by name."""
 
     image: bytes
     arch: str
@@ -71,8 +71,8 @@ class Cubin:
 def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     """Compile `kernels` as one program for `arch` ("sm_90"), or load it from the cache.
 
-    Raises CompileError when NVRTC rejects the source, TargetError when there is no NVRTC or it
-    knows nothing that runs on `arch`.
+    Raises CompileError if NVRTC rejects the source, TargetError without NVRTC or if it cannot
+    compile for `arch`.
     """
     arch = nearest_arch(arch)
     text = program_text(kernels)
@@ -95,7 +95,9 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
 def _compiled(
     kernels: Sequence[Kernel], headers: Mapping[str, str], arch: str
 ) -> tuple[bytes, str]:
-    """The cubin and the compiler's log, of launch bounds with which no kernel spills, if any do."""
+    """Compile; the cubin and the log. If kernels spill, other ptxas options and launch bounds are
+    tried.
+    """
     given = list(kernels)
     while True:
         text = program_text(given)
@@ -113,24 +115,24 @@ def _compiled(
 
 
 def _is_worth_more_effort(kernels: Sequence[Kernel], log: str) -> bool:
-    """Whether ptxas should try harder before kernels get other bounds: for an occupancy that they
-    ask for, and where there are no others.
+    """True if other ptxas options should be tried before other launch bounds: if a kernel requests
+    an occupancy, or no other launch bounds are left.
     """
     asks = any(kernel.min_blocks_hint for kernel in kernels)
     return asks or with_room(kernels, parse_resources(log)) == kernels
 
 
 def is_cached(kernels: Sequence[Kernel], arch: str) -> bool:
-    """Whether the cache has a program of these kernels."""
+    """True if the cache has a program of these kernels."""
     return _load(_key(program_text(kernels), device_headers(), nearest_arch(arch))) is not None
 
 
 def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
-    """Compile programs, whose kernels have names of their own, as a single one, and cache it for
-    each of them: `compile_cubin` finds it there.
+    """Compile programs, whose kernel names must be distinct, as a single one, and cache it for each
+    of them, for `compile_cubin` to find.
 
-    A program that needs more room for registers than others is left out: its text is another.
-    Raises what `compile_cubin` does.
+    Programs with spilling kernels are left out, because they need other launch bounds. Raises the
+    errors of `compile_cubin`.
     """
     arch = nearest_arch(arch)
     headers = device_headers()
@@ -139,7 +141,7 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
     image, log = _run_nvrtc(kernels, text, headers, arch)
     resources = parse_resources(log)
     fit = [p for p in programs if not any(resources[kernel.name].spills for kernel in p)]
-    # Not the key of what `compile_cubin` makes of all: that has room for all.
+    # Not the key of `compile_cubin` for all kernels, which would change launch bounds on spills.
     whole = key_of("as one", _key(text, headers, arch))
     _store(whole, image, log)
     for program in fit:
@@ -158,8 +160,8 @@ def _key(text: str, headers: Mapping[str, str], arch: str) -> str:
 
 
 def with_room(kernels: Sequence[Kernel], found: Mapping[str, Resources]) -> list[Kernel]:
-    """The kernels, of which those that spill ask for no occupancy any more, or, if they did not,
-    have all registers of a multiprocessor for a block.
+    """Relax the launch bounds of kernels that spill: drop the requested occupancy, or, if there is
+    none, give a block all registers of a multiprocessor.
     """
     return [_roomier(kernel) if found[kernel.name].spills else kernel for kernel in kernels]
 
@@ -171,8 +173,8 @@ def _roomier(kernel: Kernel) -> Kernel:
 
 
 def device_headers() -> dict[str, str]:
-    """Every header that CUDA code may include, by the name it is included with."""
-    # The rest of the folder stands in for CUDA under a host compiler.
+    """Return the text of each header that CUDA code may include, by name."""
+    # The other files of the folder replace CUDA under a host compiler.
     names = [name for name in headers.template_names() if name.endswith(".cuh")]
     return {name: headers.read(name) for name in names}
 
@@ -182,7 +184,7 @@ def device_headers() -> dict[str, str]:
 
 @functools.cache
 def nvrtc() -> Any:
-    """The bindings of NVRTC with its library loaded; TargetError when there is none."""
+    """Return the bindings of NVRTC with its library loaded; TargetError without NVRTC."""
     try:
         from cuda.bindings import nvrtc as bindings
 
@@ -197,20 +199,20 @@ def nvrtc() -> Any:
 
 @functools.cache
 def supported_archs() -> tuple[str, ...]:
-    """What the installed NVRTC can compile for, oldest first: ("sm_75", "sm_80", ...)."""
+    """Return the architectures that NVRTC supports, oldest first: ("sm_75", "sm_80", ...)."""
     _, numbers = nvrtc().nvrtcGetSupportedArchs()
     return tuple(f"sm_{number}" for number in numbers)
 
 
 def nvrtc_version() -> str:
-    """The version of the installed NVRTC, such as "13.0"."""
+    """Return the version of the installed NVRTC, such as "13.0"."""
     _, major, minor = nvrtc().nvrtcVersion()
     return f"{major}.{minor}"
 
 
 @functools.cache
 def _nvrtc_build() -> str:
-    """Which patch of that version, as far as a wheel says it."""
+    """Return the full version of NVRTC's wheel, with its patch level; "" without a wheel."""
     for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
@@ -218,10 +220,10 @@ def _nvrtc_build() -> str:
 
 
 def nearest_arch(arch: str) -> str:
-    """What to compile for on a device of `arch`: itself, or else older code that runs there.
+    """Return the architecture to compile for on a device of `arch`: itself if NVRTC supports it.
 
     Machine code runs on later minor versions of its major one, so a device that is newer than NVRTC
-    gets the nearest older code.  Raises TargetError when there is none.
+    gets the nearest older architecture.  Raises TargetError if there is none.
     """
     known = supported_archs()
     if arch.rstrip("af") in known:
@@ -236,19 +238,20 @@ def nearest_arch(arch: str) -> str:
 
 
 _BOUNDS, _ROOMY = re.compile(r"__launch_bounds__\((\d+)\)"), r"__launch_bounds__(\1, 1)"
-"""One block a multiprocessor will do.  Left alone, ptxas spills a register or two of one kernel in
-fifty where that makes room for another block; for all kernels it would make half the room."""
+"""Launch bounds, and with one resident block per multiprocessor as the minimum.  By default ptxas
+spills a register or two in one kernel of fifty to fit another block; applied to all kernels, the
+minimum would halve the resident blocks."""
 _ASKING, _PLAIN = re.compile(r"__launch_bounds__\((\d+), \d+\)"), r"__launch_bounds__(\1)"
-"""Launch bounds that ask for blocks a multiprocessor, and the same without."""
+"""Launch bounds with a minimum of resident blocks per multiprocessor, and without it."""
 _FEWER_OR_MORE = ("--register-usage-level=2", "--register-usage-level=8")
-"""How much ptxas keeps that it could compute again: where it is a register or two that it spills,
-less or more of it may need none."""
+"""ptxas options for fewer or more rematerialised values: if a register or two spill, one of them
+may avoid the spills."""
 _FEW_BYTES = 32
-"""Stored and loaded: those of four registers."""
+"""Most spilled bytes, stores and loads, for which other ptxas options are tried: four registers."""
 
 
 def _flags(arch: str, *ptxas: str) -> list[bytes]:
-    # Minimal: NVRTC declares no textures and nothing of CUDA's runtime, which takes 3 ms a program.
+    # --minimal: NVRTC omits declarations of textures and the CUDA runtime, 3 ms per program.
     flags = [f"-arch={arch}", "--std=c++17", "--minimal", *_without_cache()]
     flags += [f"--ptxas-options={option}" for option in ("-v", *ptxas)]
     return [flag.encode() for flag in flags]
@@ -256,8 +259,8 @@ def _flags(arch: str, *ptxas: str) -> list[bytes]:
 
 @functools.cache
 def _without_cache() -> tuple[str, ...]:
-    """The option that keeps NVRTC from answering out of its own cache, which it shares with the
-    driver and which has no logs: resources would be unknown. () where NVRTC has no such cache.
+    """Return the option that disables NVRTC's own cache, which it shares with the driver: it has no
+    logs, so that resources would be unknown. () if NVRTC has no such cache.
     """
     api, option = nvrtc(), "--no-cache"
     _, program = api.nvrtcCreateProgram(b"", b"nothing.cu", 0, [], [])
@@ -271,7 +274,9 @@ def _without_cache() -> tuple[str, ...]:
 def _run_nvrtc(
     kernels: Sequence[Kernel], text: str, headers: Mapping[str, str], arch: str, *ptxas: str
 ) -> tuple[bytes, str]:
-    """The cubin and the compiler's log.  Headers go in as text: no path reaches code or cache."""
+    """Run NVRTC; the cubin and the log.  Headers are passed as text, so that no path is in code or
+    cache.
+    """
     flags = _flags(arch, *ptxas)
     api = nvrtc()
     success = api.nvrtcResult.NVRTC_SUCCESS
@@ -315,7 +320,7 @@ def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> Com
     )
 
 
-# --- What ptxas reports -----------------------------------------------------------------------
+# --- Resources reported by ptxas ---------------------------------------------------------------
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _NUMBERS = {
@@ -328,8 +333,8 @@ _NUMBERS = {
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """Resources of each kernel, from the log of `ptxas -v`.  What it does not mention is 0."""
-    # Text before the first kernel, then name and text in turn.
+    """Parse the resources of each kernel from the log of `ptxas -v`; missing ones are 0."""
+    # Text before the first kernel, then alternating name and text.
     _, *parts = _FUNCTION.split(log)
     return {name: _resources(report) for name, report in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -349,7 +354,7 @@ def _resources(report: str) -> Resources:
 
 
 def _load(key: str) -> tuple[bytes, str] | None:
-    """The cubin and the log stored under `key`; None if there are none or they are damaged."""
+    """Return the cubin and the log stored under `key`; None if missing or damaged."""
     for folder in folders("cuda"):
         entry = folder.find(_file_name(key), key)
         if entry is None and (shared := folder.alias(_file_name(key), key)):
@@ -358,12 +363,12 @@ def _load(key: str) -> tuple[bytes, str] | None:
             length = int.from_bytes(entry[-_LENGTH:], "little")
             end = len(entry) - _LENGTH
             return entry[: end - length], entry[end - length : end].decode()
-        break  # others are of this process, which compiles nothing twice
+        break  # other folders belong to this process, which compiles nothing twice
     return None
 
 
 def _store(key: str, image: bytes, log: str) -> None:
-    """Keep a result.  A full or read-only disk costs the next process a compilation, no more."""
+    """Store a result.  A full or read-only disk only costs the next process a compilation."""
     report = log.encode()
     content = image + report + len(report).to_bytes(_LENGTH, "little")
     with _tolerant():
@@ -371,7 +376,7 @@ def _store(key: str, image: bytes, log: str) -> None:
 
 
 def _store_alias(key: str, whole: str) -> None:
-    """Say that the program of `key` is part of that of `whole`."""
+    """Record that the program of `key` is part of that of `whole`."""
     with _tolerant():
         next(folders("cuda")).keep_alias(_file_name(key), key, _file_name(whole), whole)
 

@@ -1,12 +1,12 @@
-"""The CUDA target: kernels through NVRTC onto the devices of the NVIDIA driver.
+"""The CUDA target: kernels compiled by NVRTC and launched through the CUDA driver API.
 
-`compile` needs no device.  Machine code is made for the device that torch has selected, for the one
-that the `cuda_arch` option names, or for an sm_90, in that order of what is there; a launch on a
-device of another architecture compiles for that one first.
+`compile` needs no device.  Machine code is made for the `cuda_arch` option if set, else for torch's
+current device, else for sm_90; a launch on a device of another architecture compiles for that one
+first.
 
-A launch goes to torch's current device and stream, with arguments packed into memory that belongs
-to the calling thread.  The bindings release the interpreter lock inside `cuLaunchKernel`, so memory
-shared between threads (autograd runs backwards in its own) could change before the driver reads it.
+A launch goes to torch's current device and stream, with arguments packed into memory of the calling
+thread.  The bindings release the interpreter lock inside `cuLaunchKernel`, so memory shared between
+threads (autograd runs backwards in its own) could change before the driver reads it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ _DEFAULT_ARCH = "sm_90"
 
 
 class CudaTarget:
-    """Implements `Target` for CUDA devices, present or only planned for."""
+    """Implementation of `Target` for CUDA devices, present or only planned for."""
 
     name = "cuda"
 
     def device_info(self, device: torch.device) -> DeviceInfo:
-        """Describe `device`: from the driver, or from a data sheet where there is no driver.
+        """Describe `device`: from the driver, or from a data sheet if there is no driver.
 
-        The `cuda_arch` option selects a data sheet whatever the machine has; FuserValueError when
-        there is none for it.
+        The `cuda_arch` option always selects a data sheet; FuserValueError if there is none for it.
         """
         options = current()
         arch = options.cuda_arch
@@ -70,11 +69,11 @@ class CudaTarget:
         return found if options.clusters else replace(found, clusters=())
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[CudaLaunch, ...]:
-        """Compile `kernels` as one program, and load it where there is a device: what goes wrong
-        before a launch goes wrong here.
+        """Compile `kernels` as one program, and load it if there is a device, so that errors are
+        raised here and not at the first launch.
 
-        LimitError when a kernel exceeds the device's limits, LoadError when the driver does not
-        take it, TargetError when it is older than NVRTC.
+        Raises LimitError if a kernel exceeds the device's limits, LoadError if the driver rejects
+        it, TargetError if the driver is older than NVRTC.
         """
         _unload_retired()
         if problem := version_problem():
@@ -92,7 +91,7 @@ CUDA = CudaTarget()
 
 
 def version_problem() -> str:
-    """Why the driver does not take what NVRTC makes; "" if it does, or if there is no driver."""
+    """Return why the driver cannot load NVRTC's code; "" if it can, or if there is no driver."""
     if not cuda_driver.driver_available():
         return ""
     driver, nvrtc = cuda_driver.driver_version(), nvrtc_version()
@@ -106,7 +105,7 @@ def version_problem() -> str:
 
 
 class CudaLaunch:
-    """A compiled kernel; calling it enqueues a launch.  Implements `Launch`."""
+    """Compiled kernel; calling it enqueues a launch.  Implementation of `Launch`."""
 
     __slots__ = ("_program", "_threads", "kernel")
 
@@ -117,7 +116,7 @@ class CudaLaunch:
 
     @property
     def resources(self) -> Resources:
-        """Registers, spills and shared memory on the device that it was compiled for first."""
+        """Registers, spills and shared memory on the architecture first compiled for."""
         return self._program.planned.resources[self.kernel.name]
 
     def __str__(self) -> str:
@@ -126,9 +125,9 @@ class CudaLaunch:
     def __call__(self, *args: int | float | bool) -> None:
         """Enqueue on torch's current device and stream.
 
-        Raises TargetError without a driver, KernelError when the driver rejects the launch, which
-        it also does when an earlier kernel has crashed.  Torch does not replace that: others of the
-        same call may have written already.
+        Raises TargetError without a driver, KernelError if the driver rejects the launch, which it
+        also does after an earlier kernel crashed.  There is no fallback to torch then, because
+        other kernels of the call may have written already.
         """
         device = _current_device()
         prepared = self._threads.prepared.get(device) or self._prepare(device)
@@ -152,7 +151,7 @@ class CudaLaunch:
             raise KernelError(str(error)) from error
         launch = api.cuLaunchCooperativeKernel if kernel.cooperative else api.cuLaunchKernel
         arguments = ArgumentBlock(kernel)
-        # An ordinary launch has one more parameter, for another way to pass arguments.
+        # `cuLaunchKernel` has an additional parameter, `extra`.
         rest = (arguments.address,) if kernel.cooperative else (arguments.address, 0)
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
         enqueue = functools.partial(launch, function, *geometry)
@@ -163,7 +162,7 @@ class CudaLaunch:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A launch in one thread on one device, but for the stream: `launch(stream, *rest)`."""
+    """Launch prepared for one thread and device, except for the stream: `launch(stream, *rest)`."""
 
     launch: Callable[..., Any]
     rest: tuple[int, ...]
@@ -171,7 +170,7 @@ class _Prepared:
 
 
 def _nothing(*_: object) -> tuple[int]:
-    """The launch of a grid without blocks, which the driver rejects."""
+    """Do nothing, in place of launching an empty grid, which the driver rejects."""
     return (0,)
 
 
@@ -182,9 +181,9 @@ class _PerThread(threading.local):
 
 @dataclass(slots=True)
 class _Loaded:
-    """What the driver holds of a program.
+    """Libraries of a program that the driver has loaded, by architecture.
 
-    is_captured  a CUDA graph may launch it as long as the process runs, and nobody knows of it
+    is_captured  a CUDA graph may contain its kernels, so that it is never unloaded
     """
 
     libraries: dict[str, Any] = field(default_factory=dict)
@@ -193,15 +192,15 @@ class _Loaded:
 
 
 _retired: list[_Loaded] = []
-"""Of programs that nobody refers to any more. Their last launches may still run."""
+"""Loaded libraries of programs that are no longer referenced; their last launches may still run."""
 
 
 def _unload_retired() -> None:
-    """Unload them, when something is compiled anyway: it means to wait for their devices, which a
-    stream that is being captured must not.
+    """Unload retired programs. Called at compilations, because it must synchronise their devices,
+    which is not allowed during stream capture.
     """
     gone = []
-    with contextlib.suppress(IndexError):  # other threads compile, too
+    with contextlib.suppress(IndexError):  # other threads may pop concurrently
         while _retired:
             gone.append(_retired.pop())
     waiting = [loaded for loaded in gone if loaded.libraries and not loaded.is_captured]
@@ -218,7 +217,7 @@ def _unload_retired() -> None:
 
 
 class _Program:
-    """Kernels that were compiled together, and where they are loaded."""
+    """Kernels that were compiled together, and the libraries loaded from them."""
 
     def __init__(self, kernels: tuple[Kernel, ...], info: DeviceInfo) -> None:
         self._kernels = kernels
@@ -230,7 +229,7 @@ class _Program:
             self._check(kernel, self.planned, info)
 
     def function(self, kernel: Kernel, device: int) -> Any:
-        """The driver's handle for `kernel` in the context of `device`."""
+        """Return the driver's handle of `kernel` on `device`, compiling and loading if needed."""
         info = cuda_driver.describe(device)
         arch = nearest_arch(info.arch)
         with self._lock:
@@ -260,9 +259,7 @@ class _Program:
 
 
 def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
-    """A grid barrier waits for every block, so all of them have to be on the device at once, and a
-    cluster's for all of the cluster.
-    """
+    """Raise LimitError unless all blocks of a grid barrier, or one cluster, can be resident."""
     threads, shared, cluster = math.prod(kernel.block), kernel.shared_bytes, kernel.cluster
     if cluster == 1:
         fit = info.sm_count * cuda_driver.resident_blocks(function, threads, shared)
@@ -279,7 +276,7 @@ def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
 
 
 def _current_device() -> int:
-    """Torch's current device; TargetError where torch or the machine knows none."""
+    """Return torch's current device; TargetError without a driver."""
     try:
         return int(torch._C._cuda_getDevice())
     except (AttributeError, RuntimeError):

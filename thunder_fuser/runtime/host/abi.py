@@ -1,4 +1,4 @@
-"""The structs of csrc_templates/host/abi.h, for ctypes."""
+"""ctypes declarations of the structs and functions in csrc_templates/host/abi.h."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import enum
 
 
 class Order(enum.IntEnum):
-    """In which order threads and blocks of a launch run, as far as it is free (`tf_order`)."""
+    """Order in which threads and blocks of a launch run between barriers (`tf_order`)."""
 
     FORWARD = 0
     REVERSE = 1
@@ -15,7 +15,7 @@ class Order(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """How a launch runs (`tf_flag`)."""
+    """Options of a launch (`tf_flag`)."""
 
     PLAIN = 1
     RESIDENT = 2
@@ -25,7 +25,7 @@ class Flag(enum.IntFlag):
 
 
 class Failure(enum.IntEnum):
-    """Why a launch failed (`tf_failure`)."""
+    """Kind of a launch failure (`tf_failure`)."""
 
     BROKEN = 1
     BAD_INDEX = 2
@@ -38,7 +38,7 @@ class Dim3(ctypes.Structure):
 
 
 class Call(ctypes.Structure):
-    """`tf_call`: one launch."""
+    """`tf_call`: parameters of one launch."""
 
     _fields_ = (
         ("kernel", ctypes.c_void_p),
@@ -58,7 +58,7 @@ class Call(ctypes.Structure):
 
 
 def declare(runtime: ctypes.CDLL) -> ctypes.CDLL:
-    """Give the functions of the runtime library their types."""
+    """Set the argument and result types of the runtime library's functions."""
     runtime.tf_launch.argtypes = (ctypes.c_void_p,)
     runtime.tf_launch.restype = ctypes.c_int
     runtime.tf_guard_alloc.argtypes = (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_char_p)

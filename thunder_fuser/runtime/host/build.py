@@ -1,8 +1,8 @@
-"""Kernel text to a loaded host program: what the C++ compiler is given.
+"""Host programs: translation units for the C++ compiler, from kernel text.
 
 A program is the kernels' own text plus, per kernel, the two functions through which the runtime
 enters it (csrc_templates/host/abi.h). It links against the runtime library, which is built from
-csrc_templates/host the same way. `host_library` compiles, keeps and loads both.
+csrc_templates/host the same way. `library.py` compiles, caches and loads both.
 
 Sanitizer variants exist for tests. ASan and TSan have to be loaded before Python: start it with
 LD_PRELOAD=$(g++ -print-file-name=libasan.so).
@@ -30,14 +30,14 @@ _RUNTIME_FILES = (
     *("launch.cpp", "guard.cpp"),
 )
 _KERNEL_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
-    # A tensor's integers wrap around; only indices must not, and UBSan looks for those.
+    # Integer elements of tensors wrap around; index overflow is an error, which UBSan finds.
     None: ("-fwrapv",),
     "address": ("-fsanitize=address", "-fsanitize-recover=address", "-g1"),
     "undefined": ("-fsanitize=undefined", "-g1"),
     "thread": ("-fsanitize=thread", "-g1", "-DTF_TSAN"),
 }
 _CHECKS = ("-DTF_CHECKS",)
-# The runtime is what orders threads, so ThreadSanitizer is told by it and must not look at it.
+# The runtime synchronises threads and tells ThreadSanitizer so: it must not be instrumented itself.
 _RUNTIME_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
     None: (),
     "address": ("-fsanitize=address", "-g1"),
@@ -48,13 +48,13 @@ _RUNTIME_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Compiled kernels, loaded as long as this refers to them, and the runtime that runs them."""
+    """Compiled kernels, loaded as long as this object lives, and the runtime that runs them."""
 
     library: Library
     runtime: ctypes.CDLL
 
     def kernel_address(self, kernel: Kernel) -> int:
-        """Where the `tf_kernel` of `kernel` is."""
+        """Return the address of the `tf_kernel` of `kernel`."""
         return self.library.address(f"{kernel.name}__kernel")
 
 
@@ -64,26 +64,26 @@ def build(
     checks: bool,
     optimization: Optimization = "-O2",
 ) -> Program:
-    """Compile and load `kernels`, or load them from the cache; `checks`: with TF_ASSERT in them.
+    """Compile and load `kernels`, or load them from the cache; `checks` enables TF_ASSERT.
 
-    Raises TargetError when there is no compiler, CompileError when it rejects the source.
+    Raises TargetError without a compiler, CompileError if it rejects the source.
     """
     unit = _unit(kernels, sanitizer, checks, optimization)
-    # In this order: the program refers to the runtime by a name that must be loaded by then.
+    # The runtime first: the program refers to it by name and needs it loaded.
     assert unit.needs is not None
     runtime_library = declare(load(unit.needs).symbols)
     return Program(load(unit), runtime_library)
 
 
 def is_cached(kernels: Sequence[Kernel]) -> bool:
-    """Whether `build` would compile nothing for these kernels under the options in force."""
+    """True if `build` finds these kernels in the cache under the current options."""
     return library.is_cached(_unit(kernels, None, current().host_debug))
 
 
 def compile_as_one(programs: Sequence[Sequence[Kernel]]) -> None:
-    """Compile programs, whose kernels have names of their own, as a single one for `build` to find.
+    """Compile programs, whose kernel names must be distinct, as a single one for `build` to find.
 
-    Raises what `build` does, OSError where there is no room.
+    Raises the errors of `build`, and OSError if the disk is full.
     """
     checks = current().host_debug
     whole = [kernel for program in programs for kernel in program]
@@ -117,11 +117,11 @@ def _unit(
 
 
 def host_text(kernels: Sequence[Kernel]) -> str:
-    """The translation unit that the host compiler sees.
+    """Return the translation unit for the host compiler.
 
-    Messages and sanitizers name a kernel's lines as <name>.cu, counted from its first line.
+    Compiler messages and sanitizers refer to a kernel's lines as <name>.cu, from its first line on.
     """
-    # A kernel that includes nothing is complete for NVRTC, which knows CUDA's words by itself.
+    # The shim comes first: NVRTC has CUDA's declarations built in, so a kernel may include nothing.
     parts = ['#include "host/shim.h"', header_text(kernels)]
     for kernel in distinct_texts(kernels):
         parts.append(_opening(kernel))
@@ -131,11 +131,11 @@ def host_text(kernels: Sequence[Kernel]) -> str:
 
 
 def _opening(kernel: Kernel) -> str:
-    """The kernel's text becomes a function that is given the thread it runs as.
+    """Return macros that turn the kernel into a function with the thread it runs as a parameter.
 
-    Threads that never synchronise run in one loop. A compiler keeps an argument of an inlined
-    function in registers, and what depends only on the block out of the loop; thread-local memory
-    it reads again for every thread.
+    Threads that never synchronise run in one loop. The compiler keeps an argument of an inlined
+    function in registers and hoists values that depend only on the block out of the loop;
+    thread-local memory it would read again for every thread.
     """
     name = kernel.name
     return (
@@ -144,13 +144,13 @@ def _opening(kernel: Kernel) -> str:
     )
 
 
-# g++ 12 does not align the stack of a function that calls nothing where all accesses to an aligned
-# array of it are through other registers than the stack pointer (GCC's PR target/109780).
+# g++ 12 does not align the stack of a leaf function if it accesses an aligned array only through
+# registers other than the stack pointer (GCC's PR target/109780). This call makes it no leaf.
 _NO_LEAF = 'if (__builtin_expect(!args, 0)) tf_give_up("a launch has arguments");'
 
 
 def _entry(kernel: Kernel) -> str:
-    """Functions that unpack the arguments and run one thread, or a block of independent ones."""
+    """Return functions that unpack arguments and run one thread, or a block of independent ones."""
     name = kernel.name
     ctypes_ = [param.ctype for param in kernel.params]
     unpacked = "".join(

@@ -1,10 +1,9 @@
-"""The host's C++ compiler: which one, and how it is called.
+"""Selection and invocation of the host's C++ compiler.
 
 In order of preference: the `cxx` option, `$CXX`, g++, clang++, and the compiler in the ziglang
-wheel, which makes the host target work on a machine where nothing can be installed but Python
-packages. g++ gives the fastest kernels: it alone can call glibc's SIMD versions of the math
-functions without giving up IEEE arithmetic (csrc_templates/host/libm.h), and it shares OpenMP's
-threads with torch.
+wheel, for machines where only Python packages can be installed. g++ gives the fastest kernels: it
+alone can call glibc's SIMD math functions without giving up IEEE arithmetic
+(csrc_templates/host/libm.h), and it shares OpenMP threads with torch.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Family = Literal["gcc", "clang", "zig"]
 
 _FLAGS = (
     *("-std=gnu++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DTF_HOST"),
-    # Kernels reinterpret memory; nobody reads errno or floating point exceptions; a*b+c is one
-    # operation, as on a GPU. Nothing that changes the meaning of NaN, infinity or signed zero.
+    # Kernels reinterpret memory and read neither errno nor floating-point exceptions; a*b+c is
+    # fused, as on a GPU. No flag that changes the meaning of NaN, infinity or signed zero.
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
     "-fopenmp-simd",
 )
@@ -37,8 +36,10 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler that answers. `version` is what it says of itself, in full, for cache keys;
-    `chosen_by` what the user chose it with, or "".
+    """Working C++ compiler.
+
+    version    full output of --version, for cache keys
+    chosen_by  setting that selected it, for error messages: "the cxx option", "$CXX" or ""
     """
 
     command: tuple[str, ...]
@@ -48,14 +49,14 @@ class Compiler:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What every translation unit is compiled with."""
+        """Flags of every translation unit."""
         found = (*_FLAGS, *_native(self.family), *_FAMILY_FLAGS[self.family])
         return (*found, *self._no_gathers)
 
     @property
     def _no_gathers(self) -> tuple[str, ...]:
-        """Flags without which g++ 12.2 makes masked gathers of loads under tests (`-mtune` of a
-        znver3, a haswell), whose lanes got the wrong elements: an average pool's gradient.
+        """g++ flags that disable gathers. g++ 12.2 turns predicated loads into masked gathers
+        (`-mtune` of znver3, haswell) with wrong elements, as in an average pool's gradient.
         """
         number = re.search(r"\b(\d+)\.\d+\.\d+", self.version)
         if self.family != "gcc" or os.uname().machine != "x86_64" or number is None:
@@ -66,14 +67,12 @@ class Compiler:
 
     @property
     def runtime_flags(self) -> tuple[str, ...]:
-        """What the runtime is compiled with besides: OpenMP proper, where torch has the same."""
+        """Additional flags of the runtime: OpenMP if it is torch's OpenMP, as with g++."""
         return ("-fopenmp",) if self.family == "gcc" else ("-pthread",)
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """What a C++ library is linked with where the command is that of a C compiler, which
-        leaves it out. `CXX=gcc` is often seen.
-        """
+        """Link flags for the C++ library, which a C compiler omits: `CXX=gcc` is common."""
         names = [Path(word).name for word in self.command]
         is_c = any(_C_COMPILER.fullmatch(name) for name in names)
         return ("-lstdc++",) if is_c and not any("++" in name for name in names) else ()
@@ -81,9 +80,9 @@ class Compiler:
     def run(
         self, arguments: list[str], temporary: Path | None = None, given: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Call the compiler; its messages, in English, are in `stderr`, and its own temporary
-        files in `temporary`; `given` is what it reads for a file of the name `-`. TargetError if
-        it does not start.
+        """Run the compiler with messages in English and return the completed process. `temporary`
+        is its folder for temporary files, `given` its standard input. TargetError if it does not
+        start.
         """
         environment = {**os.environ, "LC_ALL": "C"}
         if temporary is not None:
@@ -102,7 +101,7 @@ class Compiler:
             raise self.useless(f"does not start: {error}") from error
 
     def useless(self, problem: str) -> TargetError:
-        """What to raise when no kernel can be compiled by this."""
+        """Return the TargetError that this compiler cannot be used, because of `problem`."""
         return TargetError(
             f"no C++ compiler for kernels on the CPU: {shlex.join(self.command)} {problem}; "
             + _remedy(self.chosen_by)
@@ -114,20 +113,20 @@ _C_COMPILER = re.compile(r"(.*-)?(gcc|cc|clang)(-[\d.]+)?")
 _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
     "gcc": (
         "-fmax-errors=5",
-        # A select among lanes stays one: threading `v < 4` through `v < 8` makes branches, and
+        # Keeps selects among lanes: jump threading of `v < 4` through `v < 8` makes branches, and
         # loops with branches are not vectorised.
         "-fno-thread-jumps",
-        # A loop that copies or clears registers stays one: as a memcpy or memset it is expanded in
-        # pieces of what `-mtune` thinks best, such as 32 bytes where there is AVX-512. The vector
-        # loop behind it reads 64, which no core forwards from two stores.
+        # Keeps loops that copy or clear register arrays: as memcpy or memset they are expanded in
+        # pieces chosen by `-mtune`, such as 32 bytes with AVX-512. The vector loop behind it reads
+        # 64, and store forwarding does not work across two stores.
         "-fno-tree-loop-distribute-patterns",
-        # A lane loop of a few registers is written out: as a loop it has its arrays in memory.
+        # Peels short loops over lanes completely, so that their arrays are in registers.
         *("-fpeel-loops", "--param=max-completely-peeled-insns=2000"),
-        # Sine and cosine stay two calls: there is no SIMD version of sincos.
+        # Keeps sine and cosine as two calls: there is no SIMD version of sincos.
         *("-fno-builtin-sin", "-fno-builtin-cos", "-fno-builtin-sinf", "-fno-builtin-cosf"),
     ),
     "clang": ("-ferror-limit=5",),
-    # zig checks for undefined behaviour unless told not to.
+    # zig enables UBSan by default.
     "zig": ("-ferror-limit=5", "-fno-sanitize=undefined"),
 }
 
@@ -136,20 +135,20 @@ def _native(family: Family) -> tuple[str, ...]:
     arm = os.uname().machine in ("aarch64", "arm64")
     if arm:
         return ("-march=native",) if family == "zig" else ("-mcpu=native",)
-    # Without being told, compilers leave half of each AVX-512 register empty; elsewhere the wish
-    # for wide vectors changes nothing.
+    # By default compilers use only half of each AVX-512 register; without AVX-512 the preference
+    # has no effect.
     return ("-march=native", "-mprefer-vector-width=512")
 
 
 def find_compiler() -> Compiler:
-    """The compiler to use under the options in force; TargetError if there is none."""
+    """Return the compiler for the current options; TargetError if there is none."""
     variable = os.environ.get("CXX", "").strip()
     return _find(current().cxx, variable or None, os.environ.get("PATH"))
 
 
 @functools.cache
 def _find(option: str | None, variable: str | None, path: str | None) -> Compiler:
-    # A compiler that was asked for is used or reported, never silently replaced.
+    # An explicitly chosen compiler is used or reported, never silently replaced.
     chosen_by = "the cxx option" if option else "$CXX" if variable else ""
     problems = []
     for command in _candidates(option or variable, chosen_by):
@@ -186,7 +185,7 @@ def _remedy(chosen_by: str) -> str:
 
 
 def _probe(command: tuple[str, ...], chosen_by: str) -> Compiler | str:
-    """The compiler behind `command`, or why there is none."""
+    """Return the compiler behind `command`, or a description of the problem."""
     name = shlex.join(command)
     if not command or not command[0]:
         return "an empty name was not found"

@@ -1,9 +1,8 @@
-"""Launches on the host that look for errors instead of speed.
+"""Debug launches on the host: slow, with error checks.
 
-`debug_launch` runs a kernel on guarded copies of its tensors, with collectives carried out step by
-step and shared memory full of NaN. `check_orders` runs it in several orders of threads and blocks
-and compares: what a missing barrier leaves to chance on a GPU differs between the orders here,
-every time.
+`debug_launch` runs a kernel on guarded copies of its tensors, with collectives executed step by
+step and shared memory filled with NaN. `check_orders` runs it in several orders of threads and
+blocks and compares the results, so that the race of a missing barrier shows deterministically.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from thunder_fuser.runtime.host.target import HOST, HostLaunch, PreparedCall
 OrderName = Literal["forward", "reverse", "random"]
 Argument: TypeAlias = torch.Tensor | int | float | bool
 
-# Guard pages belong to the process, and so does the handler of the faults that they cause.
+# Guard pages and the signal handler for their faults are global to the process.
 _one_at_a_time = threading.Lock()
 
 
@@ -37,16 +36,16 @@ def debug_launch(
     threads: int = 1,
     shared_fill: int = 0xFF,
 ) -> None:
-    """Run `kernel` once, checking it; results are in the tensors afterwards.
+    """Run `kernel` once with all checks; results are written to the tensors.
 
-    args         tensors for pointers, numbers for the rest
-    order        of threads and blocks, as far as the kernel leaves it open; `seed` is for "random"
-    threads      OS threads that share the blocks
+    args         tensors for pointers, Python numbers for the rest
+    order        order of threads and blocks between barriers; `seed` is for "random"
+    threads      OS threads that the blocks are divided among
     shared_fill  byte that shared memory is filled with; 0xff makes NaN
 
-    Raises KernelError, naming tensor, byte offset, block and thread where there are some: accesses
-    out of bounds, writes to constant tensors, divergence, deadlock, limits; and misaligned vectors,
-    unless the kernel was compiled without checks.
+    Raises KernelError, naming tensor, byte offset, block and thread where applicable, for accesses
+    out of bounds, writes to constant tensors, divergence, deadlock, limits; and for misaligned
+    vectors, unless the kernel was compiled without checks.
     """
     launch = _compiled(kernel)
     for result in _run(launch, args, _How(order, seed, threads, shared_fill)):
@@ -54,9 +53,10 @@ def debug_launch(
 
 
 def check_orders(kernel: Kernel | HostLaunch, args: Sequence[Argument], *, seeds: int = 3) -> None:
-    """Run `kernel` in every order, `seeds` random ones among them; raise KernelError on a race.
+    """Run `kernel` in forward, reverse and `seeds` random orders of threads and blocks; raise
+    KernelError on a race or a read of uninitialised shared memory.
 
-    The results must be the same bit for bit. The tensors in `args` are not changed.
+    The results must be equal bit for bit. The tensors in `args` are not changed.
     """
     launch = _compiled(kernel)
     first = _run(launch, args, _How())
@@ -80,7 +80,7 @@ def check_orders(kernel: Kernel | HostLaunch, args: Sequence[Argument], *, seeds
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """The parameters of `debug_launch` that do not change what a correct kernel computes."""
+    """Parameters of `debug_launch` that do not change the results of a correct kernel."""
 
     order: OrderName = "forward"
     seed: int = 0
@@ -93,7 +93,7 @@ def _compiled(kernel: Kernel | HostLaunch) -> HostLaunch:
 
 
 def _run(launch: HostLaunch, args: Sequence[Argument], how: _How) -> list[Result]:
-    """One checked launch on guarded copies of the tensors in `args`."""
+    """Launch once, with checks, on guarded copies of the tensors in `args`."""
     _check_arguments(launch.kernel, args)
     prepared = _prepare(launch, how)
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
@@ -142,7 +142,7 @@ def _prepare(launch: HostLaunch, how: _How) -> PreparedCall:
 
 
 def _difference(some: Sequence[Result], others: Sequence[Result]) -> str | None:
-    """Where two runs of a kernel differ, in words."""
+    """Describe the first difference between two runs of a kernel; None if equal."""
     for a, b in zip(some, others, strict=True):
         left, right = a.values.contiguous(), b.values.contiguous()
         if left.numel() == 0:
@@ -157,5 +157,5 @@ def _difference(some: Sequence[Result], others: Sequence[Result]) -> str | None:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as rows of bytes."""
+    """View the elements as rows of bytes."""
     return tensor.reshape(-1, 1).view(torch.uint8)

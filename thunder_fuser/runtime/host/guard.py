@@ -1,9 +1,9 @@
-"""Tensors moved to memory between inaccessible pages, so that a kernel's stray accesses are found.
+"""Copies of tensors between guard pages, so that a kernel's accesses out of bounds are found.
 
-The processor finds what is out of bounds and names the CUDA thread. What a page is too coarse for
-(the gaps of a strided tensor, the last bytes before a page) is filled with 0xff, which reads as
-NaN, and compared afterwards. Tensors that share memory share it in the copy as well, and what no
-parameter may write to becomes read-only.
+An access to a guard page faults, and the handler names the CUDA thread. Bytes within the pages that
+belong to no element (gaps of a strided tensor, the last bytes before a page) are filled with 0xff,
+which reads as NaN, and are compared afterwards. Tensors that share memory share it in the copy,
+too, and memory that no parameter may write to becomes read-only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILL = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A tensor argument; `start` and `stop` are the addresses that its elements span."""
+    """Tensor argument; its elements lie in the address range from `start` to `stop`."""
 
     param: Param
     tensor: torch.Tensor
@@ -36,7 +36,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a kernel left in a tensor: `values` are to be those of `tensor`."""
+    """Result of a kernel: `values` to be copied to `tensor`."""
 
     param: Param
     tensor: torch.Tensor
@@ -44,9 +44,9 @@ class Result:
 
 
 class GuardedTensors:
-    """Copies of tensor arguments between guard pages; `addresses` has theirs, in order.
+    """Copies of tensor arguments between guard pages; `addresses` are theirs, in order.
 
-    Use as a context manager: leaving it frees the copies.
+    Context manager that frees the copies on exit.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GuardedTensors:
             region.check()
 
     def results(self) -> list[Result]:
-        """What the tensors hold now that the kernel may write to, in order of the parameters."""
+        """Contents of the tensors that the kernel may write to, in order of the parameters."""
         return [
             Result(operand.param, distinct(operand.tensor), self._places[i].read(operand))
             for i, operand in enumerate(self._operands)
@@ -83,7 +83,7 @@ class GuardedTensors:
 
 
 class _Region:
-    """One guarded allocation: the copy of tensors that overlap."""
+    """Guarded allocation with the copy of tensors that overlap."""
 
     def __init__(self, runtime: ctypes.CDLL, operands: Sequence[_Operand]) -> None:
         self.operands = operands
@@ -123,7 +123,7 @@ class _Region:
         return self._copy(operand).clone()
 
     def _copy(self, operand: _Operand) -> torch.Tensor:
-        """The guarded elements, each once, as a tensor."""
+        """Return the guarded elements, without repetitions of expanded dimensions, as a tensor."""
         span = operand.stop - operand.start
         memory = (ctypes.c_char * span).from_address(self.address(operand))
         tensor = distinct(operand.tensor)
@@ -131,7 +131,7 @@ class _Region:
         return flat.as_strided(tensor.shape, tensor.stride())
 
     def _written_gap(self) -> int | None:
-        """Offset of a changed byte that is no element's, or None."""
+        """Return the offset of a changed byte that belongs to no element, or None."""
         if not self._bytes:
             return None
         memory = (ctypes.c_char * self._bytes).from_address(self._memory)
@@ -154,7 +154,7 @@ def _operand(param: Param, tensor: torch.Tensor) -> _Operand:
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without the repetitions of expanded dimensions."""
+    """Return the tensor without the repetitions of expanded dimensions."""
     for dim, stride in enumerate(tensor.stride()):
         if stride == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -162,7 +162,7 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _overlapping(operands: Sequence[_Operand]) -> list[list[_Operand]]:
-    """Groups of operands whose spans touch the same bytes, directly or through others."""
+    """Group operands whose address ranges overlap, directly or through others."""
     groups: list[list[_Operand]] = []
     stop = 0
     for operand in sorted(operands, key=lambda operand: (operand.start, operand.stop)):

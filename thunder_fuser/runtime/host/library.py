@@ -1,8 +1,8 @@
-"""Shared libraries of the host: compiled once, kept in the cache, loaded, and unloaded again.
+"""Shared libraries of the host target: compilation, caching, loading and unloading.
 
 The key of a library is the digest of its source, the templates, the compiler and its flags, and the
-processor. Where the cache has no room or lets nothing run, other places are tried, memory among
-them, before anybody is told.
+processor. If the cache folder is full or mounted noexec, other folders and memory are tried, with
+one warning.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from thunder_fuser.runtime.host.compiler import Compiler
 _log = logging.getLogger(__name__)
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded")
-"""What compilers pass on, in English."""
+"""Messages of compilers for a full disk."""
 _FULL = 1 << 20
-"""Free bytes below which there is no room for what a compiler writes."""
+"""Free bytes below which a disk counts as full."""
 _FAULTY = (
     *("undefined symbol", "file too short", "invalid ELF header", "file data"),
-    "only ET_DYN and ET_EXEC",  # an object file, which nothing has linked
+    "only ET_DYN and ET_EXEC",  # an object file that was not linked
 )
-"""What the loader says of a library that no other place would make better."""
+"""Loader messages for a faulty library, for which no other folder would help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A shared library to be: its source, how it is compiled, and what it is linked with."""
+    """Shared library to compile: source, flags, compiler, and in `needs` a library to link with."""
 
     name: str
     text: str
@@ -51,7 +51,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """The digest of all that the library depends on."""
+        """Digest of everything that the library depends on."""
         return key_of(
             self.text,
             headers.fingerprint(),
@@ -63,24 +63,24 @@ class Unit:
         )
 
     def file_name(self, key: str) -> str:
-        """Unique for the content, also among loaded libraries, which know each other by it."""
+        """File name that is unique for the content; the loader identifies libraries by it."""
         return f"{self.name[:80]}-{key[:32]}.so"
 
 
 class Library:
-    """A loaded library. It is unloaded when nobody refers to it: launches on the host have finished
-    when they return, and whoever can launch refers to it.
+    """Loaded library, unloaded when it is no longer referenced. Launch objects refer to it, and
+    launches on the host are synchronous, so that none is running then.
     """
 
     def __init__(self, path: str, needs: Library | None) -> None:
         self.path = Path(path)
         self.symbols = ctypes.CDLL(path)
         self._needs = needs
-        # At the end of the process everything goes anyway, in an order of its own.
+        # Not at exit: the process unloads everything then, in its own order.
         weakref.finalize(self, _unload, self.symbols._handle).atexit = False
 
     def address(self, name: str) -> int:
-        """Where a symbol is."""
+        """Return the address of a symbol."""
         return ctypes.addressof(ctypes.c_char.in_dll(self.symbols, name))
 
 
@@ -92,16 +92,16 @@ def _unload(handle: int) -> None:
 
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
 _runtimes: list[Library] = []
-"""They stay: every thread that has launched has fibers in them."""
+"""Runtime libraries, never unloaded: every thread that launched a kernel has fibers in them."""
 _loading = Lock()
-"""One for all: a runtime must not be loaded twice."""
+"""Lock for all loads: a runtime must not be loaded twice."""
 
 
 def load(unit: Unit) -> Library:
-    """The library of `unit`, from this process, the cache or the compiler.
+    """Return the library of `unit`, from this process, the cache or the compiler.
 
-    Raises CompileError when the compiler rejects the source, TargetError when it makes nothing that
-    can be loaded or there is no place for what it makes.
+    Raises CompileError if the compiler rejects the source, TargetError if its output cannot be
+    loaded or no folder can hold it.
     """
     with _loading:
         return _load(unit)
@@ -146,14 +146,14 @@ def _warn(problem: str, instead: str) -> None:
 
 
 def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Library:
-    """The library in `folder`, made if it is not there; OSError where the folder is at fault."""
+    """Load the library from `folder`, compiling it if missing; OSError if the folder fails."""
     name = unit.file_name(key)
     if there := _entry(unit, key, folder):
         try:
             found = _opened(folder.path / there, folder, needs)
             _log.info("%s is in the cache: %s", unit.name, found.path)
             return found
-        except OSError as damage:  # that the seal does not show
+        except OSError as damage:  # not detected by the seal
             _log.info("%s is made again: %s", there, damage)
             folder.discard(there)
     path = _compiled(unit, key, folder, needs)
@@ -169,7 +169,7 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
 
 
 def _entry(unit: Unit, key: str, folder: Folder) -> str | None:
-    """The name of the library in `folder` that has what `unit` has, if one is there."""
+    """Return the name of the library in `folder` that contains `unit`, or None."""
     name = unit.file_name(key)
     if folder.find(name, key) is not None:
         return name
@@ -178,14 +178,14 @@ def _entry(unit: Unit, key: str, folder: Folder) -> str | None:
 
 
 def is_cached(unit: Unit) -> bool:
-    """Whether this process or the cache has the library."""
+    """True if this process or the cache has the library."""
     key = unit.key
     return key in _libraries or any(_entry(unit, key, folder) for folder in folders("host"))
 
 
 def compile_as_one(units: Sequence[Unit], whole: Unit) -> None:
-    """Compile several units as `whole`, which has what they have, and cache it for each of them:
-    `load` finds it there. Raises what `load` does, OSError where there is no room.
+    """Compile `whole`, which contains the kernels of all `units`, and cache it for each of them,
+    for `load` to find. Raises the errors of `load`, and OSError if the disk is full.
     """
     needs = load(whole.needs) if whole.needs else None
     folder, key = next(folders("host")), whole.key
@@ -201,8 +201,8 @@ def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:
     except OSError as problem:
         if any(words in str(problem) for words in _FAULTY):
             raise
-    # Programs cannot be started from this folder (noexec), but from memory. The loader takes a file
-    # for one that it has if they have one name, so a link gives each its own.
+    # The folder is mounted noexec: load from memory. The loader takes files of equal name for one
+    # library, so a link gives each its own name.
     memory = os.memfd_create(path.name)
     try:
         with open(memory, "wb", closefd=False) as file, folder.workspace() as work:
@@ -219,7 +219,7 @@ def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:
 
 
 def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None) -> Path:
-    """The new library of `unit` in `folder`; OSError where there is no room."""
+    """Compile `unit` into `folder`; OSError if the disk is full."""
     name = unit.file_name(key)
     needed = [str(_needed(unit.needs, folder, needs))] if unit.needs else []
     start = time.perf_counter()
@@ -246,7 +246,9 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
 
 
 def _needed(unit: Unit, folder: Folder, loaded: Library | None) -> Path:
-    """The file of a library to link with: the one that is loaded, if it is still there."""
+    """Return the file of a library to link with: the loaded one if it still exists, else a cached
+    or new one.
+    """
     if loaded is not None and loaded.path.is_file():
         return loaded.path
     key = unit.key
@@ -256,7 +258,7 @@ def _needed(unit: Unit, folder: Folder, loaded: Library | None) -> Path:
 
 
 def _check_room(work: Path, messages: str = "") -> None:
-    """OSError where a disk is full, or a compiler says that it is."""
+    """Raise OSError if the disk is full, or the compiler's messages say so."""
     found = os.statvfs(work)
     full = found.f_bavail * found.f_frsize < _FULL or (found.f_files and not found.f_favail)
     if full or any(words in messages for words in _NO_ROOM):
@@ -276,7 +278,7 @@ def _rejection(unit: Unit, messages: str) -> CompileError:
 
 @functools.cache
 def _processor() -> str:
-    """What the compiler's -march=native depends on: model and instruction sets."""
+    """Model and instruction sets of the CPU, on which -march=native depends."""
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]

@@ -1,8 +1,9 @@
-"""Huge pages: memory that an allocation maps anew costs a fault for 2 MiB, not one for 4 KiB.
+"""Huge pages for large host allocations: one page fault per 2 MiB instead of one per 4 KiB.
 
 The system clears new pages when they are first touched. For a kernel that only moves memory these
-faults are most of its time: 16,384 of them for 64 MiB. Linux gives huge pages to who asks for them
-(`/sys/kernel/mm/transparent_hugepage/enabled`: madvise or always); elsewhere nothing is asked.
+faults are most of its time: 16,384 of them for 64 MiB. Linux gives huge pages on madvise
+(`/sys/kernel/mm/transparent_hugepage/enabled`: madvise or always); on other systems this does
+nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import ctypes
 import mmap
 from collections.abc import Callable
 
-# What `DeviceInfo.fresh_bytes` of the host says of allocations: glibc maps from
-# DEFAULT_MMAP_THRESHOLD_MAX on, whatever was freed before (mallopt(3)).
+# `DeviceInfo.fresh_bytes` of the host: from DEFAULT_MMAP_THRESHOLD_MAX on, glibc maps every
+# allocation anew, whatever was freed before (mallopt(3)).
 FRESH_BYTES = 32 << 20
 
 
@@ -29,9 +30,9 @@ _madvise = _advise()
 
 
 def ask_for_huge_pages(address: int, size: int) -> bool:
-    """Asks for huge pages under `size` bytes at `address`, as far as they are whole pages of it.
+    """Ask for huge pages for the whole pages within `size` bytes at `address`.
 
-    Nothing is lost where the system has none. Returns whether it has taken the advice.
+    Returns True if the system accepted the advice; harmless without huge pages.
     """
     if _madvise is None:
         return False

@@ -1,9 +1,8 @@
-"""The host target: kernels compiled by a C++ compiler, run on the CPU.
+"""The host target: kernels compiled by a C++ compiler and run on the CPU.
 
-What CPU tensors run on, and how kernels are tested and debugged where there is no GPU. A CUDA
-thread becomes an iteration of a loop, or a fiber if the kernel synchronises threads; blocks are
-spread over OpenMP's threads (csrc_templates/host). `runtime/host/debug.py` has the launches that
-look for errors.
+It runs kernels on CPU tensors, also to test and debug kernels without a GPU. A CUDA thread becomes
+an iteration of a loop, or a fiber if the kernel synchronises threads; blocks are distributed over
+OpenMP threads (csrc_templates/host). `runtime/host/debug.py` has launches with error checks.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _KIB = 1024
 
 
 class HostTarget:
-    """Implements `Target` for the CPU.
+    """Implementation of `Target` for the CPU.
 
-    optimization  of kernels; -O1 compiles those of a GPU's schedules, whose time on a CPU says
-                  nothing, in two thirds of the time
+    optimization  compiler optimisation level of kernels; "-O1" takes two thirds of the compile
+                  time, for GPU schedules, whose run time on a CPU is irrelevant
     """
 
     name = "host"
@@ -42,9 +41,9 @@ class HostTarget:
         self._optimization = optimization
 
     def device_info(self, device: torch.device) -> DeviceInfo:
-        """Describe the CPU; `device` only says that it is one.
+        """Describe the CPU; `device` is ignored.
 
-        Where a GPU has limits, the host has the same ones: a kernel that runs here fits there.
+        Limits are those of a GPU, so that a kernel that runs on the host fits a GPU, too.
         """
         cores = current().host_threads or torch.get_num_threads()
         return DeviceInfo(
@@ -61,7 +60,7 @@ class HostTarget:
             max_threads_per_block=1024,
             max_grid=(2**31 - 1, 65535, 65535),
             vector_bytes=64,
-            # Orders of magnitude, not measurements: plans must not depend on the day.
+            # Orders of magnitude, not measurements, so that plans are reproducible.
             bandwidth=2e10,
             l2_bytes=1024 * _KIB,
             sector_bytes=32,
@@ -84,12 +83,13 @@ class HostTarget:
         sanitizer: Sanitizer | None = None,
         checks: bool | None = None,
     ) -> tuple[HostLaunch, ...]:
-        """Compile `kernels` as one program, for tests with a sanitizer in it.
+        """Compile `kernels` as one program; one launch for each.
 
-        checks  whether the program looks for misaligned vectors; unset: under host_debug
+        sanitizer  sanitizer to compile with, for tests
+        checks     check the alignment of vector accesses; None: as the option `host_debug`
 
-        Raises LimitError when a kernel exceeds a limit, TargetError when there is no compiler,
-        CompileError when it rejects the source.
+        Raises LimitError if a kernel exceeds a limit, TargetError without a compiler, CompileError
+        if it rejects the source.
         """
         info = self.device_info(torch.device("cpu"))
         for kernel in kernels:
@@ -103,7 +103,7 @@ HOST = HostTarget()
 
 
 class HostLaunch:
-    """A compiled kernel; calling it runs the kernel to its end. Implements `Launch`."""
+    """Compiled kernel; calling it runs the kernel to completion. Implementation of `Launch`."""
 
     __slots__ = ("_run", "_threads", "kernel", "program")
 
@@ -111,7 +111,7 @@ class HostLaunch:
         self.kernel = kernel
         self.program = program
         self._run = program.runtime.tf_launch
-        # The options of the thread that compiles: others launch (autograd), with none of their own.
+        # Options of the compiling thread: launching threads (autograd) have none of their own.
         debug = Flag.FAITHFUL | Flag.GUARD_SHARED if current().host_debug else Flag(0)
         threads = current().host_threads or 0
         self._threads = _PerThread(program.kernel_address(kernel), kernel, threads, debug)
@@ -120,10 +120,10 @@ class HostLaunch:
         return f"{self.kernel.name} for the CPU"
 
     def __call__(self, *args: int | float | bool) -> None:
-        """Run to the end.
+        """Run to completion.
 
-        Raises KernelError for what is noticed in every launch: divergent collectives and deadlock;
-        FuserIndexError for an index among the data that does not exist.
+        Raises KernelError for divergent collectives and deadlock, which every launch detects, and
+        FuserIndexError for an index in the data that is out of range.
         """
         prepared = self._threads.prepared
         try:
@@ -138,8 +138,8 @@ class HostLaunch:
 class PreparedCall:
     """Memory for the launches of one kernel by one thread.
 
-    call     the geometry and how to run; may be changed between launches
-    address  of `call`, for the runtime
+    call     geometry and launch options; may be changed between launches
+    address  address of `call`, for the runtime library
     """
 
     def __init__(self, kernel_address: int, kernel: Kernel, threads: int, flags: Flag) -> None:
@@ -167,18 +167,18 @@ class PreparedCall:
 
     @property
     def message(self) -> str:
-        """Of the last launch, if it failed."""
+        """Error message of the last launch, if it failed."""
         return self._message.value.decode(errors="replace")
 
     def error(self, failure: int) -> FuserError:
-        """What to raise after a launch that failed so."""
+        """Return the exception for a launch that failed with `failure`."""
         if failure == Failure.BAD_INDEX:
             return FuserIndexError(self.message)
         return KernelError(f"kernel {self._name}: {self.message}")
 
 
 class _PerThread(threading.local):
-    """One `PreparedCall` for each thread; made with the same arguments in all of them."""
+    """Thread-local `PreparedCall`, made with equal arguments in each thread."""
 
     def __init__(self, kernel_address: int, kernel: Kernel, threads: int, flags: Flag) -> None:
         self.prepared = PreparedCall(kernel_address, kernel, threads, flags)
