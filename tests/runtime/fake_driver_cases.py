@@ -17,7 +17,7 @@ import torch
 from thunder_fuser import doctor
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100
+from thunder_fuser.device_table import A100, PIPES
 from thunder_fuser.errors import InternalError, KernelError, LimitError, LoadError, TargetError
 from thunder_fuser.runtime.cuda import clusters
 from thunder_fuser.runtime.cuda import driver as cuda_driver
@@ -107,6 +107,30 @@ def test_what_a_driver_reports_wrongly(
 
     monkeypatch.setattr(cuda_driver, "_attribute", answer)
     assert getattr(cuda_driver.describe.__wrapped__(0), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "like"),
+    [
+        ((7, 0), "sm_75"),
+        ((8, 7), "sm_86"),
+        ((9, 0), "sm_90"),
+        ((10, 3), "sm_100"),
+        ((12, 1), "sm_120"),
+    ],
+)
+def test_an_architecture_without_a_data_sheet_has_the_pipes_of_the_closest(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], like: str
+) -> None:
+    ask = cuda_driver._attribute
+    major, minor = capability
+    reported = {"COMPUTE_CAPABILITY_MAJOR": major, "COMPUTE_CAPABILITY_MINOR": minor}
+    monkeypatch.setattr(
+        cuda_driver, "_attribute", lambda device, name: reported.get(name) or ask(device, name)
+    )
+    info = cuda_driver.describe.__wrapped__(0)
+    assert info.arch == f"sm_{major}{minor}"
+    assert info.lanes == PIPES[like]
 
 
 def test_the_device_is_described_by_its_driver() -> None:

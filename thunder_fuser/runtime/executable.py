@@ -8,7 +8,7 @@ boundary tensor's memory is freed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -186,10 +186,6 @@ class Executable:
             if not isinstance(self.plan.placement.get(update.value), Updates):
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
         return tuple(found)
-
-    def _awaited(self, segment: Segment, under_way: Iterable[int]) -> list[int]:
-        """Pending collectives that `segment` waits for."""
-        return [k for k in under_way if self.plan.segments[k].awaited_by == segment.index]
 
     def _allocate(self, tensor: TensorView) -> Step:
         strides = self.plan.placement.layouts[tensor].strides

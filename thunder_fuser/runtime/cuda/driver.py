@@ -99,13 +99,13 @@ def describe(device: int) -> DeviceInfo:
     bandwidth = bandwidth or _UNREPORTED.bandwidth
     sm_count = ask("MULTIPROCESSOR_COUNT")
     capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    number = "{}{}".format(*capability)
-    lanes = PIPES.get(f"sm_{_LIKE.get(number, number)}", PIPES["sm_90"])
+    arch = "sm_{}{}".format(*capability)
+    lanes = PIPES.get(_LIKE.get(arch, arch), PIPES["sm_90"])
     fp32_rate = sm_count * lanes.fma * 1e3 * ask("CLOCK_RATE")
     return DeviceInfo(
         name=name.partition(b"\0")[0].decode(),
         kind="cuda",
-        arch=f"sm_{number}",
+        arch=arch,
         sm_count=sm_count,
         threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
         blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
