@@ -1,4 +1,4 @@
-"""Inputs and outputs of a definition, with nvFuser's several ways of writing each of them."""
+"""Inputs and outputs of a definition, in nvFuser's several spellings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from thunder_fuser.ir.view_arguments import transform_of
 
 
 def are_strides(contiguity: object) -> bool:
-    """Whether what stands in the place of contiguity is strides: integers, not flags."""
+    """True if the `contiguity` argument is a non-empty list of strides (non-negative ints, no
+    bools).
+    """
     return (
         isinstance(contiguity, (list, tuple))
         and len(contiguity) > 0
@@ -91,7 +93,7 @@ def _transformed(
     expanded: Sequence[bool] | None,
     transforms: Sequence[tuple[Any, ...]],
 ) -> TensorView:
-    """The root has the tensor's shape, and the logical dimensions follow from the program."""
+    """An input whose root domain is `shape` and whose logical dimensions follow by `transforms`."""
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise FuserValueError("an input with transforms needs known sizes, not -1")
     marks = expanded or [False] * len(shape)
