@@ -30,17 +30,21 @@ class Progression:
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return math.prod(count for _, count in self.steps)
 
     @property
     def last(self) -> int:
+        """The largest element."""
         return self.start + _span(self.steps)
 
     @property
     def is_interval(self) -> bool:
+        """True if the elements are consecutive integers."""
         return not self.steps or (len(self.steps) == 1 and self.steps[0][0] == 1)
 
     def shift(self, by: int) -> Progression:
+        """The set with `by` added to every element."""
         return Progression(self.start + by, self.steps)
 
     def __iter__(self) -> Iterator[int]:

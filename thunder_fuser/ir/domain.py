@@ -24,6 +24,8 @@ Index = Form
 
 
 class IterKind(enum.Enum):
+    """Kind of a dimension; the value is its letter in printed domains."""
+
     ITERATION = "i"
     BROADCAST = "b"
     REDUCTION = "r"
@@ -39,6 +41,7 @@ class IterDomain:
 
     @property
     def size(self) -> Extent:
+        """The visible size: `expanded`, or else the extent."""
         return self.extent if self.expanded is None else self.expanded
 
     @property
@@ -57,6 +60,7 @@ def iteration(size: Extent) -> IterDomain:
 
 
 def broadcast(expanded: Extent | None = None) -> IterDomain:
+    """A broadcast dimension, expanded to that visible size unless it is None or 1."""
     shown = None if isinstance(expanded, int) and expanded == 1 else expanded
     return IterDomain(1, IterKind.BROADCAST, shown)
 

@@ -228,6 +228,7 @@ def _default_width(scalar: DataType, against: DataType) -> DataType:
 
 
 def check_is_storage(dtype: DataType, what: str) -> DataType:
+    """`dtype` itself; FuserTypeError for no DataType, FuserValueError for DataType.Null."""
     if not isinstance(dtype, DataType):
         raise FuserTypeError(f"{what}: expected a DataType, got {type(dtype).__name__}: {dtype!r}")
     if dtype is DataType.Null:

@@ -100,6 +100,7 @@ class Rebuild:
         return self.extent(value)
 
     def tensor(self, old: TensorView) -> TensorView:
+        """The new value of an old tensor."""
         found = self[old]
         assert isinstance(found, TensorView)
         return found

@@ -20,6 +20,7 @@ from thunder_fuser.ir.domain import (
 
 
 def product(extents: Sequence[Extent]) -> Extent:
+    """Product of extents; 1 for none."""
     result: Extent = 1
     for extent in extents:
         result = extent if _is(result, 1) else result * extent

@@ -73,9 +73,10 @@ def run(
 ) -> Fusion:
     """The fusion after all passes, repeated until none changes it; its sizes must be static.
 
-    Results are bitwise unchanged; under precision "fast", roundings of intermediate values may be
-    skipped. `verify` checks the fusion after every pass and raises InternalError. `watch` is called
-    with each pass's name, its result, and True if that is another fusion.
+    Results are bitwise unchanged, except where a pass reorders a reduction of floats
+    (broadcast_reductions, rfactor_reductions); under precision "fast", roundings of intermediate
+    values may be skipped. `verify` checks the fusion after every pass and raises InternalError.
+    `watch` is called with each pass's name, its result, and True if that is another fusion.
     """
     idle = 0
     for apply in itertools.cycle(PIPELINE):

@@ -72,7 +72,7 @@ def _placed(
 
 def _rejoined(expr: CatOp, rewrite: Rewrite) -> bool:
     first = expr.inputs[0]
-    # Not of an expanded dimension: its elements are one in memory, a copy's are not.
+    # Not of an expanded dimension, which would be expanded in the copy, too.
     if len(expr.inputs) == 1 and first.domain.logical == expr.output.domain.logical:
         rewrite.replace(expr.output, rewrite.builder.set(rewrite.tensor(first)))
         return True

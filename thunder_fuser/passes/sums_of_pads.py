@@ -31,6 +31,7 @@ class _Piece:
     steps: tuple[DataType | None, ...] = ()
 
     def then(self, step: DataType | None) -> _Piece:
+        """The piece after one more step."""
         return replace(self, steps=(*self.steps, step))
 
 
@@ -45,6 +46,7 @@ class _Spread:
         return _Spread(self.dim, tuple(piece.then(step) for piece in self.pieces))
 
     def covers(self, size: int) -> bool:
+        """True if the pieces cover a dimension of that size without gaps."""
         ends = [0, *(piece.end for piece in self.pieces)]
         begins = [*(piece.begin for piece in self.pieces), size]
         return ends == begins

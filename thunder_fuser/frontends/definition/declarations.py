@@ -35,6 +35,7 @@ def are_strides(contiguity: object) -> bool:
 def tensor_by_strides(
     b: FusionBuilder, shape: Any, strides: Any, dtype: DataType, static_sizes: bool, is_cpu: bool
 ) -> TensorView:
+    """A tensor input of given sizes and strides in elements; sizes become open unless static."""
     contiguity, order = compute_tensor_descriptor(shape, strides)
     known = symbolic(shape, flag("static_sizes", static_sizes))
     return tensor_by_contiguity(b, known, contiguity, dtype, is_cpu, order)
@@ -50,6 +51,7 @@ def tensor_by_contiguity(
     expanded: Any = None,
     transforms: Sequence[tuple[Any, ...]] = (),
 ) -> TensorView:
+    """A tensor input of given shape and contiguity: see `Recorder.define_tensor`."""
     storage("dtype", dtype)
     if shape is None:
         raise FuserTypeError("expected a shape, or sizes and strides")
@@ -74,6 +76,7 @@ def tensor_by_contiguity(
 
 
 def tensor_like(b: FusionBuilder, tensor: Any, static_sizes: bool) -> TensorView:
+    """A tensor input with the sizes, strides and dtype of a torch.Tensor; else FuserTypeError."""
     if not isinstance(tensor, torch.Tensor):
         raise FuserTypeError(f"from_pytorch: expected a torch.Tensor, got {tensor!r}")
     if tensor.layout is not torch.strided:
@@ -107,6 +110,7 @@ def _transformed(
 
 
 def scalar(b: FusionBuilder, value: Any, dtype: DataType | None) -> Scalar:
+    """A constant, a copy of a constant or size, or, for None, a scalar input."""
     if isinstance(value, Scalar):
         known = value.value if value.value is not None else b.computed_size(value)
         if known is None:
@@ -120,12 +124,14 @@ def scalar(b: FusionBuilder, value: Any, dtype: DataType | None) -> Scalar:
 
 
 def vector(b: FusionBuilder, value: Any, dtype: DataType) -> list[Scalar]:
+    """The items of a list as scalars, or `value` new scalar inputs."""
     if isinstance(value, list):
         return [v if isinstance(v, Scalar) else scalar(b, v, dtype) for v in value]
     return [b.scalar(None, dtype) for _ in range(integer("size", value))]
 
 
 def add_output(b: FusionBuilder, output: Any, alias_input: Any) -> None:
+    """Add an output, an in-place update of an input, or an output of given stride order."""
     if isinstance(alias_input, list):
         b.output(b.stride_order(output, alias_input))
         return

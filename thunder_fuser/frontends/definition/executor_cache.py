@@ -161,6 +161,7 @@ class LRUCache:
                 self._held.popitem(last=False)
 
     def num_fusions(self) -> int:
+        """Number of cached fusions."""
         return len(self._held)
 
     def stats(self) -> str:
@@ -261,4 +262,5 @@ class FusionCache:
         return cls._shared.cache.cache_compile(fusion)
 
     def print_stats(self) -> None:
+        """Print `stats()`."""
         print(self.stats())

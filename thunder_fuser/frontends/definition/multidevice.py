@@ -145,9 +145,11 @@ class LoopDomain:
         """Accepted and ignored: the plan decides memory layouts."""
 
     def get_loop_domain(self) -> list[LoopAxis]:
+        """Handles of all loop axes, in order."""
         return [LoopAxis(self, k) for k in range(self._rank)]
 
     def parallelize(self, k: int, parallel: ParallelType) -> None:
+        """Parallelise loop axis `k`; FuserValueError if the mesh has no such axis."""
         if not isinstance(parallel, ParallelType):
             raise FuserTypeError(
                 f"parallelize: expected ParallelType.mesh_x, mesh_y, mesh_z or serial, got "

@@ -47,6 +47,7 @@ class KernelProfile:
 
     @property
     def effective_bandwidth_gbs(self) -> float:
+        """Bytes read and written per second of kernel time, in GB/s."""
         return (self.input_bytes + self.output_bytes) / max(self.time_ms, 1e-9) / 1e6
 
     @property
@@ -56,18 +57,22 @@ class KernelProfile:
 
     @property
     def grid_str(self) -> str:
+        """Blocks per grid dimension, as "[x, y, z]"."""
         return _extents(self.grid)
 
     @property
     def block_str(self) -> str:
+        """Threads per block dimension, as "[x, y, z]"."""
         return _extents(self.block)
 
     @property
     def cluster_str(self) -> str:
+        """Blocks per cluster dimension, as "[x, y, z]"."""
         return _extents((self.cluster, 1, 1))
 
     @property
     def shared_mem_str(self) -> str:
+        """Shared memory in bytes, as "[dynamic, static]"; static is reported as 0."""
         return f"[{self.shared_bytes}, 0]"
 
 

@@ -142,8 +142,8 @@ class Recorder:
 
         shape         -1 any size, 1 a broadcast, other sizes fixed; an int: rank, all sizes open
         contiguity    per dimension in memory order (outermost first): True if dense with the next
-                      inner one, None for stride 0, where the shape is not 1 an expanded dimension;
-                      one bool for all dimensions
+                      inner one, None for a broadcast (size 1, or expanded with stride 0); one bool
+                      for all dimensions
         is_cpu        a CPU scalar (shape []) among CUDA tensors
         stride_order  position in memory of each dimension, counted from the innermost
         sizes, strides, static_sizes   as a tensor has them; sizes other than 1 are kept if static

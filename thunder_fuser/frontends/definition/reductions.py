@@ -56,10 +56,9 @@ def var_mean(
     """(variance, mean) over `dims`, of floats or complex numbers; reduced dimensions have size 1
     with `keepdim`, else they are removed.
 
-    The variance is the sum of squared deviations divided by the number of elements less
-    `correction`, but at least 0. Both have the dtype of `arg`; the variance of complex numbers is
-    real. FuserTypeError for other dtypes, FuserValueError for dimensions that are out of range or
-    repeat.
+    The variance is the sum of squared deviations divided by max(number of elements - `correction`,
+    0). Both have the dtype of `arg`; the variance of complex numbers is real. FuserTypeError for
+    other dtypes, FuserValueError for dimensions that are out of range or repeat.
     """
     if isinstance(correction, bool) or not isinstance(correction, (int, float)):
         raise FuserTypeError(f"correction: expected a number, got {correction!r}")

@@ -38,9 +38,11 @@ class Value:
         )
 
     def dtype(self) -> DataType:
+        """The dtype of the elements."""
         return self.val.dtype
 
     def is_tensor(self) -> bool:
+        """True for a tensor, False for a scalar."""
         return isinstance(self.val, ir.TensorView)
 
     def definition(self) -> ir.Expr | None:
@@ -78,6 +80,7 @@ class Tensor(Value):
         self.owner.loops[self.val] = multidevice.LoopDomain(self.val, mesh)
 
     def has_device_mesh(self) -> bool:
+        """True after `set_device_mesh`."""
         return self.val in self.owner.loops
 
     def __getattr__(self, name: str) -> Any:
@@ -87,6 +90,7 @@ class Tensor(Value):
 
     @property
     def ndim(self) -> int:
+        """Number of logical dimensions."""
         return self.val.rank
 
     def size(self, dim: int) -> Scalar:
@@ -99,6 +103,7 @@ class Tensor(Value):
         return [self.size(k) for k in range(self.ndim)]
 
     def num_dims(self) -> int:
+        """Number of logical dimensions."""
         return self.ndim
 
     def domain(self) -> TensorDomain:
@@ -106,9 +111,11 @@ class Tensor(Value):
         return self.val.domain
 
     def get_root_domain(self) -> list[IterDomain]:
+        """The dimensions before transforms: the operand's, or an input's own."""
         return list(self.val.domain.root)
 
     def get_logical_domain(self) -> list[IterDomain]:
+        """The dimensions that users see, after transforms."""
         return list(self.val.domain.logical)
 
     def has_root(self) -> bool:

@@ -97,11 +97,12 @@ def slice(
     strides: Sequence[Any] | None = None,
     manual_normalization: bool = False,
 ) -> TensorView:
-    """arg[start:end:stride, ...], ends clamped to the sizes as Python clamps.
+    """arg[start:end:stride, ...], indices clamped to the sizes as Python clamps.
 
-    One start, end and stride per dimension. Starts must not be negative; negative ends count from
-    the end; strides are positive constants. `manual_normalization` promises indices that need no
-    clamping; it is accepted and changes nothing.
+    One start, end and stride per dimension. Negative ends count from the end; strides are positive
+    constants. FuserValueError for negative starts, and for an end before its start, where Python
+    has an empty slice. `manual_normalization` promises indices that need no clamping; it is
+    accepted and changes nothing.
     """
     flag("manual_normalization", manual_normalization)
     starts, ends = sizes("start_indices", start_indices), sizes("end_indices", end_indices)
@@ -166,7 +167,7 @@ def size(b: FusionBuilder, arg: TensorView, dim: int) -> Scalar:
 
 
 def shape(b: FusionBuilder, arg: TensorView) -> list[Scalar]:
-    """All sizes, outermost first, as scalars of dtype Int."""
+    """All sizes, in the order of dimensions, as scalars of dtype Int."""
     return [b.size(_tensor(arg), k) for k in range(_tensor(arg).rank)]
 
 

@@ -170,9 +170,10 @@ class ViewBuilder(ValueBuilder):
         end_indices: Sequence[Size],
         strides: Sequence[Size] | None = None,
     ) -> TensorView:
-        """`x[start:end:stride, ...]`, ends clamped to the sizes; negative ends count from the end.
+        """`x[start:end:stride, ...]`, clamped to the sizes; negative ends count from the end.
 
-        FuserValueError for negative starts and for strides that are no positive constants.
+        FuserValueError for negative starts, ends before starts, and strides that are no positive
+        constants.
         """
         steps: list[Transform] = []
         for k, (start, end, stride) in enumerate(

@@ -71,6 +71,7 @@ def _chain(places: list[int], members: list[Term]) -> list[tuple[int, int | None
 
 
 def content(form: Form) -> int:
+    """Greatest common divisor of the constant and all coefficients."""
     return gcd(form.const, *(coef for _, coef in form.terms))
 
 
@@ -110,6 +111,7 @@ def without(factors: Sequence[Form], taken: Sequence[Form]) -> list[Form] | None
 
 
 def is_remainder_by(form: Form, d: Form) -> bool:
+    """True if the form is x % d for some x."""
     if len(form.terms) != 1 or form.const or form.terms[0][1] != 1:
         return False
     digit = form.terms[0][0]

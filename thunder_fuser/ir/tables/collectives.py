@@ -104,11 +104,13 @@ def _communicator(name: str, axis: int, size: int) -> Communicator:
 
 
 def start_all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Arriving:
+    """Start `all_gather`."""
     found = _communicator("all_gather", axis, size)
     return found.all_gather(arg.contiguous(), axis)
 
 
 def start_all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Arriving:
+    """Start `all_reduce`."""
     found = _communicator("all_reduce", axis, size)
     return found.all_reduce(arg.contiguous(), axis, REDUCTIONS[op])
 
@@ -116,11 +118,13 @@ def start_all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) 
 def start_reduce_scatter(
     arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0
 ) -> Arriving:
+    """Start `reduce_scatter`."""
     found = _communicator("reduce_scatter", axis, size)
     return found.reduce_scatter(arg.contiguous(), axis, REDUCTIONS[op], at)
 
 
 def start_all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Arriving:
+    """Start `all_to_all`."""
     return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
 
 
