@@ -362,9 +362,7 @@ def _merge(axis: int, sizes: list[int], strides: list[int]) -> bool:
 
 
 def _channels_last(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The order (batch, spatial dimensions, channels) if torch infers it from the strides, else
-    None.
-    """
+    """(batch, spatial dimensions, channels) if torch infers that order from strides; else None."""
     rank = len(sizes)
     if rank not in (4, 5) or strides[1] == 0:
         return None

@@ -2,7 +2,7 @@
 
 Each result is rounded to its storage dtype before the next expression reads it, which is what a
 compiled kernel does too. With `double=True` floats stay in float64 (complex in complex128) and are
-never rounded: the exact result that both are compared with.
+never rounded: the reference that both are compared with.
 
 torch lacks arithmetic on the wide unsigned types and on 8-bit floats, so values are held in a
 *carrier* dtype: reduced floats as float32, uint16 and uint32 as int64, uint64 as the int64 of the

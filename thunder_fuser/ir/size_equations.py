@@ -127,7 +127,7 @@ def _of_call(expr: OpaqueOp) -> Iterator[tuple[Side, Side]]:
 
 
 def _stated(expr: ViewOp | PadOp) -> Iterator[tuple[Side, Side]]:
-    """Sizes that the definition states for dimensions of known size."""
+    """Sizes that the definition states for dimensions that have one already."""
     dims = expr.input.domain.logical
     for step in expr.output.domain.transforms:
         if isinstance(step, Assume):

@@ -239,7 +239,7 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _one_view_each(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """A view has the transforms of its name, and only a PadOp pads."""
+    """A view has the transforms of its name; set, segment_set and pad are no ViewOps."""
     for expr in fusion.exprs:
         if not isinstance(expr, MoveOp):
             continue

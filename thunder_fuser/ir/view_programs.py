@@ -89,9 +89,7 @@ def _joined(first: Transform, second: Transform) -> Program | None:
 
 
 def _loses(first: Extent, second: Extent) -> bool:
-    """True for a cut followed by padding: elements that were cut off are lost, so they do not
-    cancel.
-    """
+    """True for a cut followed by padding: the elements cut off are lost, they do not cancel."""
     return static(first) < 0 < static(second)
 
 

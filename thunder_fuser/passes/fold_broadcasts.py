@@ -69,9 +69,7 @@ class _Search:
         return found
 
     def _cone(self, end: Expr, added: Inserted) -> dict[Val, Inserted] | None:
-        """The cone of one broadcast; None if a value on the way to inputs cannot have the
-        dimensions.
-        """
+        """The cone of one broadcast; None if a value in it cannot have the dimensions."""
         assert isinstance(end, ViewOp)
         cone: dict[Val, Inserted] = {end.output: (), end.input: added}
         beside: set[Val] = set()

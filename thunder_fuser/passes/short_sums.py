@@ -37,9 +37,7 @@ from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 _MOST = 8
 """Most elements of a sum that becomes additions: each is a load in flight and a register."""
 _LEAST = 1 << 16
-"""Fewest elements of a result whose points keep a GPU busy: a quarter of an H200's threads, one
-each.
-"""
+"""Fewest elements of a result that keep a GPU busy: a quarter of an H200's threads, one each."""
 
 
 @where(lambda expr: isinstance(expr, ReductionOp))

@@ -22,9 +22,7 @@ from thunder_fuser.ir.view_arguments import transform_of
 
 
 def are_strides(contiguity: object) -> bool:
-    """True if the `contiguity` argument is a non-empty list of strides (non-negative ints, no
-    bools).
-    """
+    """True if `contiguity` is a non-empty list of strides: non-negative integers, not bools."""
     return (
         isinstance(contiguity, (list, tuple))
         and len(contiguity) > 0

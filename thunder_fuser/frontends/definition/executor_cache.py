@@ -47,9 +47,7 @@ class FusionExecutorCache:
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
-        """Run on tensors and numbers; return the outputs in order. nvFuser's options mean
-        nothing.
-        """
+        """Run on tensors and numbers; return the outputs in order. Ignores nvFuser's options."""
         flat = called_with(inputs, device, self.draws)
         if is_profiling():
             return profiled(self.compiled, flat, device_of(device), self.fusion_id)[0]
@@ -76,9 +74,7 @@ class FusionExecutorCache:
     def get_cuda_kernel(
         self, inputs: Sequence[Any], intrinsic_code: bool = False, device: Device = None
     ) -> str:
-        """Source of the kernels for such inputs; with `intrinsic_code` also the headers they
-        include.
-        """
+        """Source of these kernels; with `intrinsic_code` also the headers that they include."""
         return source_text(self.kernels(inputs), intrinsic_code)
 
     def get_scheduled_ir(
@@ -150,9 +146,7 @@ class LRUCache:
             return self._held[key]
 
     def put(self, fusion: ir.Fusion, fusion_executor_cache: FusionExecutorCache) -> None:
-        """Cache the fusion's executor; the least recently used ones beyond `max_fusions` are
-        evicted.
-        """
+        """Cache the fusion's executor; beyond `max_fusions`, evict the least recently used."""
         key = structural_hash(fusion)
         with self._lock:
             self._held[key] = fusion_executor_cache
@@ -242,9 +236,7 @@ class FusionCache:
         selected_device: int | None = None,
         load_from_default_workspace: bool = False,
     ) -> FusionCache:
-        """The shared cache. Only the first call's `max_fusions` counts; the rest is nvFuser's,
-        ignored.
-        """
+        """The shared cache. Only the first call's `max_fusions` counts; the rest is ignored."""
         if cls._shared is None:
             cls._shared = FusionCache(max_fusions)
         return cls._shared

@@ -32,9 +32,7 @@ _ARITHMETIC: MappingProxyType[type[ast.operator], Callable[[Any, Any], Any]] = M
 
 
 def read_definition(text: str) -> Fusion:
-    """The fusion that `def nvfuser_fusion(fd)` in this text defines; FuserValueError for other
-    text.
-    """
+    """The fusion that `def nvfuser_fusion(fd)` in this text defines; else FuserValueError."""
     try:
         (function,) = ast.parse(text).body
     except (SyntaxError, ValueError) as error:

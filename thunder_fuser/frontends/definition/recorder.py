@@ -64,9 +64,7 @@ class Recorder:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Return build(builder, ...) on IR values. `name` is the user's spelling of the call, which
-        errors quote.
-        """
+        """Return build(builder, ...) on IR values. Errors quote `name`, the user's spelling."""
         origin = calling_origin(name.rpartition(".")[2])
         place = f"in {name} at {origin.file}:{origin.line}"
         try:
@@ -107,9 +105,7 @@ class Recorder:
         return tuple(handles) if isinstance(value, tuple) else handles
 
     def divided(self, a: Scalar | int, b: Scalar | int, *, remainder: bool) -> Scalar:
-        """Floor division of sizes, or its remainder; FuserValueError for a constant divisor below
-        1.
-        """
+        """Floor division of sizes, or its remainder; FuserValueError for a divisor below 1."""
 
         def build(builder: FusionBuilder, x: ir.Scalar | int, y: ir.Scalar | int) -> ir.Scalar:
             numerator, divisor = builder.extent(x), builder.extent(y)

@@ -97,9 +97,7 @@ def _dims(dims: Any, dim: Any) -> list[int] | None:
 
 
 def _kept(keepdim: Any, keep_dim: Any) -> bool:
-    """The flag given as either `keepdim` or `keep_dim`: True if reduced dimensions stay with size
-    1.
-    """
+    """True if reduced dimensions are kept with size 1: `keepdim`, or its alias `keep_dim`."""
     return flag("keepdim", keepdim) if keep_dim is None else flag("keep_dim", keep_dim)
 
 

@@ -129,9 +129,7 @@ class ErrorAnalysis(Evaluator):
         return rounding if error is None else rounding + error
 
     def _of_call(self, expr: OpaqueOp) -> torch.Tensor | None:
-        """Bound of a call that is linear in each operand: its value for the operands' sizes and
-        errors.
-        """
+        """Bound of a call, linear in each operand: its value for operands' sizes and errors."""
         row, result = opaque.lookup(expr.op), self[expr.output]
         known = [v in self.errors for v in expr.inputs]
         is_exact = not any(known)

@@ -67,9 +67,7 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
         expr: PointwiseOp | MoveOp | ReductionOp | ScanOp | OpaqueOp,
         operands: tuple[Val, ...],
     ) -> TensorView:
-        """Append a copy of a tensor expression on operands of the same domains; nothing is
-        inferred.
-        """
+        """Append a copy of a tensor expression on operands of equal domains: no inference."""
         old = expr.output
         assert isinstance(old, TensorView)
         out = TensorView(self._id(), old.dtype, old.domain, old.is_cpu)

@@ -41,9 +41,7 @@ class RandomBuilder(ValueBuilder):
         state: tuple[Val | Number, Val | Number],
         dtype: DataType,
     ) -> TensorView:
-        """A random tensor of sizes `shape`. `state` is (seed, offset): equal states give equal
-        values.
-        """
+        """A random tensor of sizes `shape`; equal states (seed, offset) give equal values."""
         row = random.lookup(op)
         row.check(dtype)
         wide = random.standard_dtype(dtype)

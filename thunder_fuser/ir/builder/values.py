@@ -131,9 +131,7 @@ class ValueBuilder:
         return constant_if_known(size)
 
     def computed_size(self, number: Scalar) -> Extent | None:
-        """The extent of an input scalar, or of one computed from inputs; None if it cannot be a
-        size.
-        """
+        """The extent of an input scalar, or of one computed from inputs; None if it has none."""
         return self._extents().of(number)
 
     def _sizes(self, op: str, sizes: Sequence[Size], least: int = 0) -> list[Extent]:

@@ -44,9 +44,7 @@ class ViewBuilder(ValueBuilder):
         fill: Val | None = None,
         allocation: Sequence[int] | None = None,
     ) -> TensorView:
-        """A view: the data of `x` rearranged by domain transforms; FuserValueError if one does not
-        apply.
-        """
+        """The data of `x` rearranged by transforms; FuserValueError if one does not apply."""
         self._expect_tensor(op, x)
         try:
             if any(isinstance(step, Assume) for step in transforms):

@@ -163,7 +163,7 @@ class Count(int):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int) or int(self) != int(other):
-            # Equal in value is symmetric: neither order of a tie adds another condition.
+            # No condition: a count is the same on both sides of a tie.
             return False
         _require(formula(self) - formula(other))
         return True

@@ -1,6 +1,6 @@
 """Data structures of integer forms: variables, digits, and sums of digits.
 
-The normal form is reached in `ir/integer/symint.py`, which re-exports everything here.
+The normal form is reached in `ir/integer/symint.py`, which re-exports the types of this file.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Variable:
 
 
 class Opaque:
-    """An atom of the algebra: `*` or `max` of two or more operands, `//` or `%` of two."""
+    """An irreducible base: `*` or `max` of two or more operands, `//` or `%` of two."""
 
     __slots__ = ("hi", "lo", "op", "operands", "ordinal", "whole")
 

@@ -109,9 +109,7 @@ class Context:
         return self.interned(value, ())
 
     def lift(self, value: Form | int) -> Form:
-        """An int as a form; a form of this context unchanged; FuserValueError for another
-        context's.
-        """
+        """An int as a form; a form itself, which must be of this context (FuserValueError)."""
         if isinstance(value, Form):
             if value.context is not self:
                 raise FuserValueError(f"({value}) comes from another context")

@@ -101,9 +101,7 @@ class Uniform:
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:
-        """True if evaluating one element here gives the bits of a kernel, and of torch's vector
-        loop.
-        """
+        """True if one element evaluated here has the bits of a kernel's and torch's result."""
         source, result = expr.inputs[0].dtype, expr.output.dtype
         if expr.op == "cast" and result.is_integral and source.category > Category.INT:
             return self._fits(expr)
