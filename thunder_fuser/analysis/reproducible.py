@@ -45,7 +45,7 @@ def reproducible_values(fusion: Fusion) -> set[Val]:
 
 
 def is_ieee(expr: PointwiseOp) -> bool:
-    """True if the operation is correctly rounded for such operands, taken uncontracted."""
+    """True if the operation is exact or correctly rounded for such operands, uncontracted."""
     types = [v.dtype for v in expr.inputs]
     if expr.op == "div" and expr.output.dtype.category <= Category.INT:
         return False

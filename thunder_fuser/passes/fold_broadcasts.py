@@ -43,7 +43,7 @@ def fold_broadcasts(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     return rewrite.result()
 
 
-# ---- which values get which dimensions
+# ---- search
 
 
 class _Search:
@@ -175,7 +175,7 @@ def _before(inserted: Inserted, order: Sequence[int]) -> tuple[Inserted, tuple[i
     return moved, tuple(new[k] if k in new else next(old) for k in range(rank + len(inserted)))
 
 
-# ---- the fusion with these dimensions
+# ---- rewrite
 
 
 class _Insert(Rewrite):

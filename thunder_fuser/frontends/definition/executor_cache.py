@@ -57,7 +57,7 @@ class FusionExecutorCache:
         """The compiled fusion, for inspection."""
         return graph_of(self.compiled.fusion, Recorder.finished())
 
-    # ---- looking
+    # ---- inspection
 
     def completed(self, inputs: Sequence[Any]) -> list[Any]:
         """Flat inputs of a query, completed by a placeholder RNG state: nothing is drawn."""

@@ -89,7 +89,7 @@ class FusionDefinition(Recorder):
     def definition(self) -> None:
         """Hook for subclasses: defines the fusion before its first execution."""
 
-    # ---- running
+    # ---- execution
 
     def execute(
         self,
@@ -195,7 +195,7 @@ class FusionDefinition(Recorder):
         found._builder = self._builder.copied()
         return found
 
-    # ---- looking
+    # ---- inspection
 
     @property
     def fusion(self) -> Fusion:

@@ -106,7 +106,7 @@ class LoopDomain:
         self._steps: list[_Step] = []
         self._rank = tensor.rank
 
-    # ---- what users write
+    # ---- user interface
 
     def outer_split(self, axis: int, factor: int) -> None:
         """Split an axis into `factor` contiguous chunks: (factor, extent / factor)."""
@@ -161,7 +161,7 @@ class LoopDomain:
             )
         self._steps.append(_Step("parallel", self._position(k), parallel=parallel))
 
-    # ---- what it means
+    # ---- placements
 
     def placements(self, sizes: Sequence[int]) -> dict[str, Placement]:
         """Shards of a tensor of such sizes, keyed by the names of mesh axes. FuserValueError if a

@@ -54,7 +54,7 @@ class Fact(enum.Flag):
     INVOLUTION = enum.auto()
     """op(op(a)) is a, except for complex numbers."""
     IEEE = enum.auto()
-    """Correctly rounded on real numbers. Others (exp, tanh, ..) depend on the implementation."""
+    """Exact or correctly rounded on reals. Others (exp, tanh, ..) depend on the implementation."""
     IEEE_COMPLEX = enum.auto()
     """IEEE for complex numbers too: even -z has zeros of one sign here and another there."""
     EXACT = enum.auto()
