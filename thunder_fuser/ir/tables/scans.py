@@ -1,7 +1,7 @@
 """The table of scans: reductions along a dimension of which every partial result is kept.
 
-Operator, accumulation dtype and C++ spelling are those of a row of the table of reductions: a
-scan's last element is that reduction of its row.
+Operator, accumulation dtype, rounding and C++ spelling are those of a row of the table of
+reductions: a scan's last element is that reduction of its row.
 """
 
 from __future__ import annotations
