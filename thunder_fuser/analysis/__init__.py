@@ -1,1 +1,1 @@
-"""Questions about a fusion: nothing here changes one."""
+"""Analyses of a fusion: nothing here changes one."""

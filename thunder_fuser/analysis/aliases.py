@@ -2,8 +2,8 @@
 
 A tensor is a view of another iff its address there, pulled back, is an affine form of its own
 indices: the coefficients are its strides and the constant its offset. Whole chains of reshapes,
-permutations, slices and broadcasts fold into that one question, and torch answers it with
-`as_strided`. What lies where in a plan is `segment/placement.py`.
+permutations, slices and broadcasts reduce to that one question, and torch's `as_strided` makes the
+view. The memory of each tensor in a plan is `segment/placement.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thunder_fuser.ir.integer.symint import Context, Form
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`base`'s memory read with these strides and from this offset, in elements."""
+    """A view of `base`'s memory with these strides and offset, in elements."""
 
     base: TensorView
     sizes: tuple[int, ...]
@@ -44,8 +44,8 @@ def view_of(
 ) -> View | None:
     """`tensor` as a view of the nearest tensor in `bases`, or None if it needs memory of its own.
 
-    `set` asks for a copy and is one. `stride_order` asks for memory that is dense in an order: it
-    is a view of memory that is, and what shows it is a view of that memory then alone.
+    `set` is always a copy. `stride_order` demands memory that is dense in an order: it is a view of
+    memory that is, and only then are views of it views of that memory.
     """
     chain: list[ViewOp | CutOp] = []
     base, definitions = tensor, fusion.definitions()
@@ -63,7 +63,8 @@ def view_of(
     index = [context.var(f"d{k}", 0, size - 1) for k, size in enumerate(tensor.sizes)]
     point = _pull_chain(index, chain, context)
     if base in definitions:
-        # What repeats elements is written out; each has an address of its own.
+        # A computed tensor is stored with expanded dimensions written out: each element has an
+        # address.
         address = address_at(point, layouts[base], context)
     else:
         address = address_in(base, point, layouts[base], context)
@@ -91,7 +92,7 @@ def _pull_chain(
 
 
 def _stride_over_single_elements(sizes: Sequence[int], strides: list[int]) -> None:
-    """Dimensions of size 1 may have any stride: take the one that a dense tensor would have."""
+    """Dimensions of size 1 may have any stride: use that of a dense tensor."""
     for k in reversed(range(len(sizes))):
         if sizes[k] == 1:
             inner = k + 1 < len(sizes)
@@ -103,7 +104,7 @@ def _same_steps(sizes: Sequence[int], some: Sequence[int], others: Sequence[int]
 
 
 def aligned_layout(view: View, itemsize: int, alignment: int = 64) -> Layout:
-    """The layout of a view of memory that is aligned to so many bytes."""
+    """The layout of a view of memory aligned to `alignment` bytes."""
     shift = view.offset * itemsize
     return Layout(view.strides, alignment if shift == 0 else min(alignment, shift & -shift))
 
@@ -112,7 +113,7 @@ def aligned_layout(view: View, itemsize: int, alignment: int = 64) -> Layout:
 
 
 def memory_chain(tensor: TensorView, fusion: Fusion) -> list[TensorView]:
-    """Itself, and what it shows the memory of; last what is computed, copied or given."""
+    """The tensor, and those whose memory it aliases; the last is computed, copied or an input."""
     chain, definitions = [tensor], fusion.definitions()
     while shows_memory(expr := definitions.get(chain[-1])):
         chain.append(expr.input)
@@ -120,8 +121,8 @@ def memory_chain(tensor: TensorView, fusion: Fusion) -> list[TensorView]:
 
 
 def copy_chain(tensor: TensorView, fusion: Fusion) -> list[TensorView]:
-    """Itself, and what its elements come from, through views, copies and pads up to a cut; last
-    what is computed, given or behind a cut.
+    """The tensor, and those that its elements are copied from, through views, copies and pads up to
+    a cut; the last one is computed, an input or the result of a cut.
     """
     chain, definitions = [tensor], fusion.definitions()
     while isinstance(expr := definitions.get(chain[-1]), ViewOp | CopyOp | PadOp):
@@ -130,13 +131,13 @@ def copy_chain(tensor: TensorView, fusion: Fusion) -> list[TensorView]:
 
 
 def memory_behind_results(fusion: Fusion) -> dict[TensorView, TensorView]:
-    """For every value that a result looks at, or is: the value whose memory that is."""
+    """For every tensor that a result aliases, or is: the tensor that owns the memory."""
     chains = [memory_chain(result, fusion) for result in fusion.results]
     return {tensor: chain[-1] for chain in chains for tensor in chain}
 
 
 def sole_results(fusion: Fusion) -> dict[TensorView, TensorView | None]:
-    """For every value that a result looks at, or is: the result, or None where several are."""
+    """For every tensor that a result aliases, or is: the result, or None if there are several."""
     found: dict[TensorView, TensorView | None] = {}
     for result in fusion.results:
         for tensor in memory_chain(result, fusion):

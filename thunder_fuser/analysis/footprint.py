@@ -1,14 +1,14 @@
-"""Unique bytes: which elements of its sources a computation needs, each counted once.
+"""Unique bytes: the elements of its sources that a computation needs, each counted once.
 
-Demand flows backwards through the fusion. Of a tensor, a set of points is needed; the expression
-that defines it says which points of its operands these come from; sets that meet at a tensor are
-united. So an element counts once, whether many outputs read it or one output reads it many times,
-and a slice or pad makes its input cost only what is read. This is what an ideal kernel loads, the
-yardstick of every plan.
+Demand flows backwards through the fusion. A set of points of a tensor is needed; the expression
+that defines it maps these to points of its operands; sets that meet at a tensor are united. So an
+element counts once, whether many outputs read it or one output reads it many times, and a slice or
+pad costs only what it reads of its input. This is what an ideal kernel loads, the reference for
+every plan.
 
-Where data decide which elements are read, their number is known and they are not: each element of
-the result reads one, perhaps the same as others do. That number is an upper bound, as is the number
-of elements that they can be.
+Where data decide which elements are read, only their number is known: each element of the result
+reads one, perhaps the same as others do. That number is an upper bound, as is the number of
+candidates.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ from thunder_fuser.ir.integer.counts import NoFormula, at_most
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Distinct elements of a tensor's memory that are read; an upper bound unless `exact`.
+    """Number of distinct elements of a tensor's memory that are read; an upper bound unless
+    `exact`.
 
-    region  where they are, in the dimensions of the memory
+    region  their positions, in the dimensions of the memory
     """
 
     elements: int
@@ -69,12 +70,12 @@ class Footprint:
 def footprint(
     fusion: Fusion, outputs: Sequence[TensorView], sources: Container[Val]
 ) -> Mapping[TensorView, Footprint]:
-    """What computing all of `outputs` reads of the tensors where computing stops, in order of id.
+    """Footprints of the tensors at which computing `outputs` stops, in order of id.
 
     It stops at `sources` and at the fusion's inputs; an output is computed even where it is a
     source for others. Broadcast dimensions count once. The memory of an input is its root domain.
-    Sizes must be static, if only representatively (`ir/integer/counts.py`): where no formula says
-    which elements are read, the bound is all of them.
+    Sizes must be static, if only representatively (`ir/integer/counts.py`): where no formula
+    determines which elements are read, the bound is all of them.
     """
     try:
         return _footprint(fusion, outputs, sources)
@@ -85,8 +86,8 @@ def footprint(
 def demanded(
     fusion: Fusion, outputs: Sequence[TensorView], sources: Container[Val]
 ) -> Mapping[TensorView, Footprint]:
-    """What computing all of `outputs` asks of each tensor on the way, those where it stops
-    included. Nothing is said where no formula says it.
+    """Footprints of all tensors on the way from `outputs` to where computing stops, including the
+    latter. Empty where no formula determines them.
     """
     passed: dict[TensorView, Footprint] = {}
     try:
@@ -102,7 +103,7 @@ def _footprint(
     sources: Container[Val],
     passed: dict[TensorView, Footprint] | None = None,
 ) -> Mapping[TensorView, Footprint]:
-    """What is asked of tensors on the way goes into `passed`."""
+    """`footprint`; footprints of intermediate tensors are added to `passed`."""
     needed: dict[TensorView, _Demand] = {}
     read: dict[TensorView, _Demand] = {}
 
@@ -129,7 +130,7 @@ def _footprint(
 def _whole(
     fusion: Fusion, outputs: Sequence[TensorView], sources: Container[Val]
 ) -> Mapping[TensorView, Footprint]:
-    """All elements of every tensor that `outputs` may read."""
+    """Upper bounds: all elements of every tensor that `outputs` may read."""
     inputs = set(fusion.inputs)
     read = {t for t in outputs if t in inputs}
     for expr in fusion.backward_slice(outputs, sources):
@@ -145,7 +146,7 @@ def _whole(
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """Points that are read, and at most `number` more that are `somewhere`."""
+    """Points that are certainly read, and up to `number` further ones in `somewhere`."""
 
     certain: Region
     somewhere: Region = EMPTY
@@ -155,14 +156,14 @@ class _Demand:
         return bool(self.certain or self.somewhere)
 
     def collapsed(self, dims: Sequence[IterDomain]) -> _Demand:
-        """The same, where every index along a broadcast dimension is 0."""
+        """The same points with index 0 along broadcast dimensions."""
         if not any(d.is_broadcast for d in dims):
             return self
         certain, somewhere = collapsed(self.certain, dims), collapsed(self.somewhere, dims)
         return _Demand(certain, somewhere, self.number)
 
     def joined(self, other: _Demand, dims: Sequence[IterDomain]) -> _Demand:
-        """Both, collapsed, of a tensor with these dimensions."""
+        """The union of two collapsed demands of a tensor with these dimensions."""
         return _Demand(
             union(self.certain, other.certain, dims),
             union(self.somewhere, other.somewhere, dims),
@@ -189,7 +190,7 @@ def _measured(tensor: TensorView, demand: _Demand, is_input: bool) -> Footprint:
 
 
 def _operands(expr: Expr, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
-    """The operands of an expression with what `demand` for its output asks of them."""
+    """(operand, demand) for each operand of an expression, given the demand for its output."""
     if isinstance(expr, GatherOp):
         yield from _gathered(expr, demand)
         return
@@ -201,7 +202,7 @@ def _operands(expr: Expr, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
 
 
 def _gathered(expr: GatherOp, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
-    """Each point of the result reads an index, and one point of the input."""
+    """Each point of the result reads one index, and one point of the input."""
     index = [_picked(r, expr.index_axes) for r in (demand.certain, demand.somewhere)]
     yield expr.index, _Demand(index[0], index[1], demand.number)
     elements, _ = measure(demand.certain)
@@ -215,13 +216,13 @@ def _gathered(expr: GatherOp, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
 
 
 def _picked(region: Region, axes: Sequence[int]) -> Region:
-    """The points as some of their dimensions show them."""
+    """The projection of the points to some of their dimensions."""
     boxes = dict.fromkeys(tuple(box[k] for k in axes) for box in region.boxes)
     return Region(tuple(boxes), region.exact)
 
 
 def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
-    """The operands of an expression with the points that `region` of its output needs of them."""
+    """(operand, points of it that are needed) for `region` of an expression's output."""
     if not region:
         return
     match expr:
@@ -246,7 +247,7 @@ def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
             domain = expr.output.domain
             yield expr.input, pulled(region, domain.root, domain.transforms)
         case ScanOp():
-            # Those before it: of which there are all, for what kernels compute are whole rows.
+            # All elements of the row, not only those before: kernels compute whole rows.
             row = interval(0, expr.input.sizes[expr.dim])
             boxes = ((*box[: expr.dim], row, *box[expr.dim + 1 :]) for box in region.boxes)
             yield expr.input, Region(tuple(dict.fromkeys(boxes)), region.exact)
@@ -255,17 +256,17 @@ def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
 
 
 def _all_of(expr: OpaqueOp) -> Iterator[tuple[Val, Region]]:
-    """A call reads its operands, whatever is wanted of its results."""
+    """A call reads all of its operands, whatever is demanded of its results."""
     for operand in dict.fromkeys(expr.inputs):
         yield operand, everything(operand.domain.logical)
 
 
 def _point(region: Region) -> Region:
-    """The one element of a tensor without dimensions, needed because `region` is."""
+    """The one element of a 0-dim tensor, needed because `region` is."""
     return Region(((),), region.exact)
 
 
 def _aligned(region: Region, rank: int) -> Region:
-    """Broadcasting aligns dimensions at the right."""
+    """The region in an operand of `rank`: broadcasting aligns dimensions at the right."""
     boxes = dict.fromkeys(box[len(box) - rank :] for box in region.boxes)
     return Region(tuple(boxes), region.exact)

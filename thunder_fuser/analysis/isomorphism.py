@@ -1,7 +1,7 @@
 """Isomorphic parts: parts of a fusion that compute the same, each from tensors of its own.
 
-The layers of a model are such parts. What was found out about one holds for all of them, under
-other names: which elements it reads, whether one kernel can compute it.
+The layers of a model are such parts. Results for one hold for all of them, up to the names of
+values: which elements it reads, whether one kernel can compute it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _Read = Callable[[Fusion, Sequence[TensorView], Container[Val]], Mapping[TensorV
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What some values are computed with. Parts of equal keys are isomorphic: their values are, in
-    order, one another's.
+    """The expressions that some values are computed with. Parts with equal keys are isomorphic:
+    their values correspond in order of `numbers`.
     """
 
     key: Hashable
@@ -26,12 +26,12 @@ class Part:
 
 
 _OF_ONE = frozenset(("inputs", "output", "origin", "call"))
-"""What expressions have that do the same and are not the same."""
+"""Fields in which equivalent expressions differ."""
 
 
 class Parts:
-    """Parts of one fusion, and what was found out about them. Sizes must be plain numbers: of
-    representative ones, equal numbers may have other formulas.
+    """Parts of one fusion, and cached results about them. Sizes must be plain ints: equal
+    representative sizes may have different formulas.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -46,7 +46,7 @@ class Parts:
         )
 
     def of(self, roots: Sequence[Val], ends: Container[Val]) -> Part:
-        """What `roots` are computed with, back to `ends`, as `Fusion.backward_slice` has it."""
+        """The part that `roots` are computed with, back to `ends` (`Fusion.backward_slice`)."""
         numbers: dict[Val, int] = {}
         found: list[Hashable] = []
 
@@ -70,13 +70,13 @@ class Parts:
     def footprint(
         self, outputs: Sequence[TensorView], sources: Container[Val]
     ) -> Mapping[TensorView, Footprint]:
-        """`analysis.footprint.footprint`, measured once of isomorphic parts."""
+        """`analysis.footprint.footprint`, measured once for isomorphic parts."""
         return self._known(footprint, outputs, sources)
 
     def demanded(
         self, outputs: Sequence[TensorView], sources: Container[Val]
     ) -> Mapping[TensorView, Footprint]:
-        """`analysis.footprint.demanded`, likewise."""
+        """`analysis.footprint.demanded`, measured once for isomorphic parts."""
         return self._known(demanded, outputs, sources)
 
     def _known(
@@ -109,7 +109,7 @@ class Parts:
         return known
 
     def kind(self, expr: Expr) -> int:
-        """What an expression does, whatever it does it to."""
+        """Number of the expression's kind: equal for the same operation with other operands."""
         own = (getattr(expr, f.name) for f in fields(expr) if f.name not in _OF_ONE)
         attributes = tuple(None if _holds_values(a) else a for a in own)
         return self._kind((type(expr), attributes, self._leaf(expr.output)))

@@ -1,4 +1,4 @@
-"""Layouts of tensors in memory, and addresses of their elements."""
+"""Memory layouts of tensors, and addresses of their elements."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def address_in(
     *,
     is_input: bool = True,
 ) -> Form:
-    """The element of `tensor`'s memory that holds the logical point `index`.
+    """Address, in elements, of the logical point `index` in `tensor`'s memory.
 
-    The memory of an input is its root domain; what is computed is stored as its logical one.
+    The memory of an input is its root domain; computed tensors are stored as their logical domain.
     """
     domain = tensor.domain
     zero = context.const(0)
@@ -40,7 +40,7 @@ def address_at(index: Sequence[Form], layout: Layout, context: Context) -> Form:
 
 
 def unflatten(point: Form, sizes: Sequence[int], dims: Sequence[int]) -> dict[int, Form]:
-    """The index along each of `dims`, from the outermost inwards, of a point counted over them."""
+    """The index along each of `dims`, outermost first, of a linear index over them."""
     index: dict[int, Form] = {}
     for k in reversed(dims):
         point, index[k] = divmod(point, max(sizes[k], 1))
@@ -50,7 +50,7 @@ def unflatten(point: Form, sizes: Sequence[int], dims: Sequence[int]) -> dict[in
 def loop_order(tensor: TensorView, layout: Layout) -> tuple[int, ...]:
     """Dimensions from the outermost in memory to the innermost; those of size 1 come first.
 
-    Walking a tensor in this order touches its memory in order; equal orders mean equal walks.
+    A loop nest in this order accesses the memory in order; equal orders mean equal walks.
     """
     moving = [k for k, size in enumerate(tensor.sizes) if size != 1]
     still = [k for k, size in enumerate(tensor.sizes) if size == 1]
@@ -58,14 +58,14 @@ def loop_order(tensor: TensorView, layout: Layout) -> tuple[int, ...]:
 
 
 def dense_layout(tensor: TensorView, order: Sequence[int]) -> Layout:
-    """The layout of freshly allocated memory in that order."""
+    """The layout of freshly allocated dense memory in that order."""
     return Layout(dense_strides(tensor.sizes, order))
 
 
 def layouts_of_inputs(
     fusion: Fusion, layouts: Sequence[Layout] | None = None
 ) -> dict[TensorView, Layout]:
-    """Where tensor inputs lie; without layouts, as they are declared."""
+    """Layouts of tensor inputs; by default the declared ones."""
     tensors = fusion.tensor_inputs
     return dict(zip(tensors, layouts or map(declared_layout, tensors), strict=True))
 
@@ -73,8 +73,8 @@ def layouts_of_inputs(
 def declared_layout(tensor: TensorView) -> Layout:
     """The layout that an input's domain promises: dense, in its allocation order.
 
-    What plans assume where no tensor is there to look at. Dimensions declared not contiguous are
-    counted as dense too: bytes do not depend on gaps.
+    Assumed by plans without tensors to inspect. Dimensions declared not contiguous are treated as
+    dense too: bytes do not depend on gaps.
     """
     domain = tensor.domain
     if domain.transforms:

@@ -3,10 +3,10 @@
     start + stride0 * [0, count0) + stride1 * [0, count1) + ...        nested: each stride is larger
                                                                        than all that follows spans
 
-One such progression says "columns 3..5 of every row" of a flattened matrix without naming rows, so
-the cost of an operation depends on how a set was cut and not on how large it is. Progressions are
+One such progression is "columns 3..5 of every row" of a flattened matrix without an enumeration of
+rows, so the cost of an operation depends on how a set was cut and not on its size. Progressions are
 canonical (equal sets of this form are equal values), and closed, up to a handful of pieces, under
-what domain programs do to an index: shift, clip, quotient and remainder.
+the operations of domain transforms on an index: shift, clip, quotient and remainder.
 """
 
 from __future__ import annotations
@@ -30,21 +30,25 @@ class Progression:
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return math.prod(count for _, count in self.steps)
 
     @property
     def last(self) -> int:
+        """The largest element."""
         return self.start + _span(self.steps)
 
     @property
     def is_interval(self) -> bool:
+        """True if the elements are consecutive integers."""
         return not self.steps or (len(self.steps) == 1 and self.steps[0][0] == 1)
 
     def shift(self, by: int) -> Progression:
+        """The set with `by` added to every element."""
         return Progression(self.start + by, self.steps)
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers, in increasing order."""
+        """The elements, in increasing order."""
         if not self.steps:
             yield self.start
             return
@@ -54,7 +58,7 @@ class Progression:
 
 
 def interval(begin: int, end: int) -> Progression:
-    """begin, ..., end - 1, which must be at least one number."""
+    """begin, ..., end - 1, which must be at least one integer."""
     return progression(begin, [(1, end - begin)])
 
 
@@ -80,7 +84,7 @@ def clip(p: Progression, begin: int, end: int) -> list[Progression]:
         return []
     if begin <= p.start and p.last < end:
         return [p]
-    # Seen as blocks i of the largest stride: those that touch [begin, end), and those inside it.
+    # As blocks i of the largest stride: those that intersect [begin, end), and those inside it.
     (stride, count), inner = p.steps[0], p.steps[1:]
     span = _span(inner)
     first = max(0, -((p.start + span - begin) // stride))
@@ -101,7 +105,7 @@ def clip(p: Progression, begin: int, end: int) -> list[Progression]:
 
 
 def join(q: Progression, r: Progression, m: int) -> Progression:
-    """The numbers m * x + y for x in q and y in r, which lies in [0, m)."""
+    """The integers m * x + y for x in q and y in r, which is within [0, m)."""
     steps = [(stride * m, count) for stride, count in q.steps]
     return progression(q.start * m + r.start, [*steps, *r.steps])
 
@@ -109,8 +113,8 @@ def join(q: Progression, r: Progression, m: int) -> Progression:
 def divide(p: Progression, m: int) -> Iterator[tuple[Progression, Progression]]:
     """Pairs (q, r) whose products q * r are the points (x // m, x % m) of x in `p`, each once.
 
-    The number of pairs depends on how the strides of `p` and m divide each other: a few where each
-    divides the next, up to m where they have nothing in common.
+    The number of pairs depends on how the strides of `p` and m divide each other: a few if each
+    divides the next, up to m if they are coprime.
     """
     whole = [step for step in p.steps if step[0] % m == 0]
     rest = [step for step in p.steps if step[0] % m]
@@ -123,8 +127,8 @@ def divide(p: Progression, m: int) -> Iterator[tuple[Progression, Progression]]:
     k = p.steps.index(rest[0])
     before, inner = p.steps[:k], p.steps[k + 1 :]
     if m % stride == 0:
-        # m is a number of cells of `stride`. `inner` spans less than a cell, so what it leaves in
-        # one cell is repeated in `count` cells; these are cut where a multiple of m begins.
+        # m is a number of cells of `stride`. `inner` spans less than a cell, so its part in one
+        # cell is repeated in `count` cells; these are cut where a multiple of m begins.
         outer = [(s // m, c) for s, c in before]
         for cell, within in divide(Progression(p.start, inner), stride):
             for blocks, cells in _cut(cell.start, count, m // stride):
@@ -155,7 +159,7 @@ def _cut(first: int, count: int, block: int) -> Iterator[tuple[Progression, Prog
 
 
 def unite(a: Progression, b: Progression) -> Progression | None:
-    """The union, where it is a progression that differs from both in one step; None otherwise."""
+    """The union, if it is a progression that differs from both in one step; else None."""
     if b.start < a.start:
         a, b = b, a
     for stride in sorted({1, *(s for s, _ in a.steps), *(s for s, _ in b.steps)}):
@@ -170,6 +174,6 @@ def unite(a: Progression, b: Progression) -> Progression | None:
 
 
 def _without(steps: Sequence[Step], stride: int) -> tuple[int, list[Step]]:
-    """How often `stride` is taken, and the other steps."""
+    """(count of the step with `stride`, or 1; the other steps)."""
     counts = [count for s, count in steps if s == stride]
     return (counts[0] if counts else 1), [step for step in steps if step[0] != stride]

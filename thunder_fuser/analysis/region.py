@@ -1,10 +1,10 @@
-"""Sets of points of a tensor, as unions of boxes, and what domain programs do to them.
+"""Sets of points of a tensor, as unions of boxes, and their images under domain transforms.
 
-A box is one progression per dimension. `pulled` takes the points that are needed of a view's output
-to those that are needed of its input; `measure` counts a union in which boxes may overlap.
+A box is one progression per dimension. `pulled` maps the points needed of a view's output to those
+needed of its input; `measure` counts a union in which boxes may overlap.
 
-Boxes are bounded in number. A set that would need more becomes the whole tensor and is marked as no
-longer exact, which keeps it an upper bound.
+The number of boxes is bounded. A set that would need more becomes the whole tensor and is marked as
+not exact, which keeps it an upper bound.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from thunder_fuser.ir.integer.counts import listed
 
 BOX_LIMIT = 2048
 _WORK_LIMIT = 200_000
-"""Slabs times boxes that `measure` looks at before it settles for an upper bound."""
+"""Limit on slabs times boxes in `measure`, beyond which it returns an upper bound."""
 
 Box = tuple[Progression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The union of `boxes`, which may overlap; a superset of what is meant unless `exact`."""
+    """The union of `boxes`, which may overlap; a superset of the intended set unless `exact`."""
 
     boxes: tuple[Box, ...]
     exact: bool = True
@@ -62,7 +62,7 @@ _ZERO = Progression(0)
 
 
 def everything(dims: Sequence[IterDomain]) -> Region:
-    """All elements; a broadcast dimension has one, however large it looks."""
+    """All elements; a broadcast dimension has one, whatever its visible size."""
     sizes = [1 if d.is_broadcast else static(d.extent) for d in dims]
     if 0 in sizes:
         return EMPTY
@@ -70,7 +70,7 @@ def everything(dims: Sequence[IterDomain]) -> Region:
 
 
 def collapsed(region: Region, dims: Sequence[IterDomain]) -> Region:
-    """The same points, with every index along a broadcast dimension 0: they are one element."""
+    """The same points with index 0 along broadcast dimensions, which have one element."""
     if not any(d.is_broadcast for d in dims):
         return region
     boxes = [
@@ -81,9 +81,9 @@ def collapsed(region: Region, dims: Sequence[IterDomain]) -> Region:
 
 
 def union(a: Region, b: Region, dims: Sequence[IterDomain]) -> Region:
-    """Points of either; both are collapsed regions of a tensor with these dimensions."""
+    """The union; both are collapsed regions of a tensor with these dimensions."""
     for one, other in ((a, b), (b, a)):
-        # Nothing is added to it, and there is nothing to join.
+        # Fast path: nothing is added to it, and there is nothing to join.
         if len(one.boxes) <= 1 and (one == other or other == EMPTY):
             return one
     whole = everything(dims)
@@ -94,14 +94,14 @@ def union(a: Region, b: Region, dims: Sequence[IterDomain]) -> Region:
 
 
 def pulled(region: Region, root: Sequence[IterDomain], transforms: Sequence[Transform]) -> Region:
-    """The root points from which the program brings `region`; points that a pad made have none."""
+    """The root points from which the transforms read `region`; padding has none."""
     for step, before in _backwards(root, transforms):
         region = _pulled(region, step, before)
     return region
 
 
 def leaves(region: Region, root: Sequence[IterDomain], transforms: Sequence[Transform]) -> bool:
-    """Whether some point of `region` does not come from the root: a pad's value is read there."""
+    """True if some point of `region` has no root point: a pad's fill value is read there."""
     for step, before in _backwards(root, transforms):
         if isinstance(step, Resize):
             begin = static(step.left)
@@ -115,7 +115,7 @@ def leaves(region: Region, root: Sequence[IterDomain], transforms: Sequence[Tran
 def _backwards(
     root: Sequence[IterDomain], transforms: Sequence[Transform]
 ) -> Iterator[tuple[Transform, tuple[IterDomain, ...]]]:
-    """The program's steps from the last to the first, each with the dimensions before it."""
+    """The transforms from the last to the first, each with the dimensions before it."""
     stages = [tuple(root)]
     for step in transforms:
         stages.append(replay(stages[-1], (step,)))
@@ -123,7 +123,7 @@ def _backwards(
 
 
 def window(region: Region, axis: int, begin: int, end: int) -> Region:
-    """The part of `region` with index begin <= i < end along `axis`, counted from `begin`."""
+    """The part of `region` with index begin <= i < end along `axis`, shifted by -begin."""
     return Region(
         tuple(
             (*box[:axis], piece.shift(-begin), *box[axis + 1 :])
@@ -135,7 +135,7 @@ def window(region: Region, axis: int, begin: int, end: int) -> Region:
 
 
 def volume(region: Region) -> int:
-    """Points of all boxes together, those in several boxes counted several times."""
+    """Sum of the boxes' points; those in several boxes count several times."""
     return sum(math.prod(p.size for p in box) for box in region.boxes)
 
 
@@ -170,7 +170,7 @@ def _pull(box: Box, step: Transform, before: Sequence[IterDomain]) -> Iterator[B
 
 
 def _bounded(boxes: Iterable[Box], dims: Sequence[IterDomain], exact: bool) -> Region:
-    """The boxes, joined where they fit together; everything if there are too many."""
+    """The boxes, joined where possible; everything if there are more than BOX_LIMIT."""
     found = list(islice(boxes, BOX_LIMIT + 1))
     if len(found) > BOX_LIMIT:
         return Region(everything(dims).boxes, exact=False)
@@ -178,7 +178,7 @@ def _bounded(boxes: Iterable[Box], dims: Sequence[IterDomain], exact: bool) -> R
 
 
 def _joined(boxes: list[Box]) -> list[Box]:
-    """Fewer boxes with the same union: neighbours along one dimension that agree in all others."""
+    """Fewer boxes with the same union: boxes that differ in one dimension are joined along it."""
     count = len(boxes) + 1
     while 1 < len(boxes) < count:
         count = len(boxes)
@@ -212,7 +212,7 @@ Span = tuple[int, int]
 
 
 def measure(region: Region) -> tuple[int, bool]:
-    """(number of distinct points, whether that is exact); an upper bound where it is not.
+    """(number of distinct points, True if that is exact); else it is an upper bound.
 
     Every progression is written in the digits of a mixed radix common to its dimension. A box then
     is a product of plain intervals, and the union is counted by sweeping one digit after the other.
@@ -268,14 +268,14 @@ def _intervals(p: Progression) -> Iterator[Span]:
 
 
 class _Sweep:
-    """Counts points of a union of interval boxes, digit by digit; equal sub-problems once."""
+    """Counts points of a union of interval boxes, digit by digit; sub-problems are memoised."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[Span, ...], ...], int] = {}
         self._work = 0
 
     def count(self, boxes: tuple[tuple[Span, ...], ...]) -> int | None:
-        """None where it would take too long."""
+        """Number of points; None if it would exceed _WORK_LIMIT."""
         if len(boxes) == 1:
             return math.prod(end - begin for begin, end in boxes[0])
         if not boxes[0]:

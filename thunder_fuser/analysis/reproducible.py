@@ -1,8 +1,8 @@
-"""Reproducible values: the same bits, whoever computes them from the same operands.
+"""Reproducible values: bitwise equal in every correct implementation, given equal operands.
 
-A copy, a comparison or a sum of two numbers has one right answer; an exponential is as good as the
-library that has it, a sum of many hangs on its order, and a compiler may round x * y + z once where
-torch rounds twice.
+A copy, a comparison or a sum of two numbers has one correct result; an exponential depends on the
+math library, a sum of many on its order, and a compiler may contract x * y + z to one rounding
+where torch rounds twice.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from thunder_fuser.ir.tables.pointwise import Fact, Rule
 
 
 def reproducible_values(fusion: Fusion) -> set[Val]:
-    """What a kernel for the whole fusion and torch's operations compute alike."""
+    """Values that a kernel for the whole fusion and torch's operations compute bitwise equally."""
     found: set[Val] = set()
-    products: set[Val] = set()  # that may be computed as a part of what reads them
+    products: set[Val] = set()  # may be contracted with the operations that read them
     for expr in fusion.exprs:
         part = any(v in products for v in expr.inputs)
         rounds = _rounds(expr)
@@ -45,12 +45,12 @@ def reproducible_values(fusion: Fusion) -> set[Val]:
 
 
 def is_ieee(expr: PointwiseOp) -> bool:
-    """Whether the operation has one right answer for such operands, each rounding for itself."""
+    """True if the operation is exact or correctly rounded for such operands, uncontracted."""
     types = [v.dtype for v in expr.inputs]
     if expr.op == "div" and expr.output.dtype.category <= Category.INT:
         return False
     if expr.op == "cast" and expr.output.dtype.is_integral and types[0].category > Category.INT:
-        return False  # outside of the integer's range it is what an instruction makes of it
+        return False  # out of the integer's range it depends on the instruction
     is_complex = any(d.is_complex for d in types)
     return pointwise.lookup(expr.op).has(Fact.IEEE_COMPLEX if is_complex else Fact.IEEE)
 
@@ -70,7 +70,7 @@ def _has_one_answer(expr: Expr) -> bool:
 
 
 def _rounds(expr: Expr) -> bool:
-    """Whether it is arithmetic that a compiler may contract with what reads the result."""
+    """True for arithmetic that a compiler may contract with a consumer."""
     if not isinstance(expr, PointwiseOp) or not _is_real_or_complex(expr.output):
         return False
     row = pointwise.lookup(expr.op)

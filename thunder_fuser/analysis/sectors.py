@@ -1,7 +1,7 @@
-"""Sectors: what memory moves when some elements of a tensor are read.
+"""Memory sectors touched when some elements of a tensor are read.
 
-Memory moves whole sectors, so that one element of every row costs as much as eight. Elements of a
-box lie at a progression of addresses; the sectors are its quotient.
+Memory transfers whole sectors, so that one element of every row costs as much as eight. Addresses
+of a box's elements are a progression; the sectors are its quotient.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from thunder_fuser.analysis.region import Box, Region, measure, volume
 
 
 def sector_bytes(region: Region, strides: Sequence[int], itemsize: int, sector: int) -> int:
-    """Bytes of the distinct sectors in which the elements of a region lie, at most.
+    """Bytes of the distinct sectors that contain the elements of a region, at most.
 
-    strides  elements between neighbours, per dimension of the region
-    sector   bytes; memory is taken to begin with one
+    strides  in elements, per dimension of the region
+    sector   in bytes; memory is assumed to be aligned to a sector
     """
     elements = max(1, sector // itemsize)
     steps = [int(stride) for stride in strides]
@@ -31,13 +31,13 @@ def sector_bytes(region: Region, strides: Sequence[int], itemsize: int, sector: 
 
 
 def _is_plain(place: Progression) -> bool:
-    """Whether elements are neighbours, of numbers that stand for no open size."""
+    """True if the elements are contiguous, and the numbers are plain ints, not counts."""
     return place.is_interval and type(place.start) is type(place.size) is int
 
 
 def _addresses(box: Box, strides: Sequence[int]) -> Progression:
-    """Where the elements of a box lie, counted in elements; all between the first and the last,
-    where they are not nested.
+    """Addresses, in elements, of a box's elements; the whole range from the first to the last if
+    the strides are not nested.
     """
     start = sum(int(p.start) * stride for p, stride in zip(box, strides, strict=True))
     steps = [

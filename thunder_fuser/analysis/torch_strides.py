@@ -1,9 +1,9 @@
-"""Strides that torch's operations would give, and so the order of dimensions that results take.
+"""Strides that torch's operations would give, and with them the memory order of results.
 
-What a kernel computes has no strides of its own; whoever asked for it expects torch's, because a
-later `view` depends on them. Torch's rules are few: a pointwise result lies as its operands do
-(TensorIterator's order of dimensions), a view steps over the memory that it looks at, a reshape
-that has no view is a row-major copy, a pad keeps channels last, all others are row-major.
+A kernel's result may have any strides; the user expects torch's, because a later `view` depends on
+them. Torch's rules are few: a pointwise result takes the order of its operands (TensorIterator's
+order of dimensions), a view has strides over its base's memory, a reshape that has no view is a
+row-major copy, a pad keeps channels last, all others are row-major.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _Strides = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TorchMemory:
-    """Where torch would have a tensor.
+    """Memory layout that torch would give a tensor.
 
     strides  in elements
-    source   the number of the tensor input that it is a view of; None in memory of its own
+    source   index of the tensor input that it is a view of; None for memory of its own
     """
 
     strides: _Strides
     source: int | None = None
 
     def is_at(self, sizes: Sequence[int], strides: Sequence[int], source: int | None) -> bool:
-        """Whether a view of such an input, or of what is computed, lies there. Strides of single
-        elements say nothing.
+        """True if a view of input `source`, or with None a computed tensor, has these strides.
+        Strides of dimensions of size 1 are ignored.
         """
         steps = zip(sizes, strides, self.strides, strict=True)
         is_same = source is None or source == self.source
@@ -66,10 +66,10 @@ def torch_memory(
     layouts: Mapping[TensorView, Layout],
     promised: Sequence[TorchMemory] = (),
 ) -> dict[TensorView, TorchMemory]:
-    """Where torch's operations would have each tensor. `layouts` of the inputs.
+    """The layout that torch's operations would give each tensor. `layouts` are the inputs'.
 
-    An explicit stride_order wins. The new value of an updated input lies where the input does.
-    `promised`: of outputs where it is known already; the order of what they are views of follows.
+    An explicit stride_order takes precedence. The new value of an updated input has the input's
+    layout. `promised` are known layouts of outputs; the order of tensors that they view follows.
     """
     inputs = fusion.tensor_inputs
     strides = {t: _input(t, layouts[t]) for t in inputs}
@@ -91,7 +91,7 @@ def torch_memory(
             if isinstance(expr, MoveOp) and (expr.input in repeated or _repeats(expr)):
                 repeated.add(out)
             if expr.inputs and expr.inputs[0] in repeated:
-                # Thunder converts what it has broadcast, torch what it will broadcast.
+                # Thunder casts after a broadcast, torch before it.
                 in_registers.add(out)
             found = strides[target] if target else _result(expr, out, strides, in_registers, fusion)
             order = orders.get(out)
@@ -113,8 +113,8 @@ def memory_orders(memory: Mapping[TensorView, TorchMemory]) -> dict[TensorView, 
 def order_behind(
     chain: Sequence[TensorView], order: Sequence[int], fusion: Fusion
 ) -> tuple[int, ...] | None:
-    """The order of what a chain of views ends at, by that of the tensor at its begin; None where it
-    does not follow. Dimensions that are merged are neighbours.
+    """The memory order of the base at the end of a chain of views, from that of the tensor at its
+    begin; None if it does not follow. Dimensions that are merged are adjacent.
     """
     found: Sequence[int] | None = order
     for tensor in chain[:-1]:
@@ -124,7 +124,7 @@ def order_behind(
 
 
 def _order_behind(expr: MoveOp, order: Sequence[int]) -> tuple[int, ...] | None:
-    """The order of what a view looks at, by that of the view; None where it does not follow."""
+    """The memory order of a view's operand, from that of the view; None if it does not follow."""
     if not isinstance(expr, ViewOp) or expr.op == "stride_order":
         return None
     dims: list[tuple[int, ...]] = [(k,) for k in range(expr.input.rank)]
@@ -145,14 +145,14 @@ def _order_behind(expr: MoveOp, order: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def _in_order(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether strides give that order to the dimensions."""
+    """True if the strides order the dimensions like that."""
     return iteration_order(sizes, [strides]) == tuple(order)
 
 
 def iteration_order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Dimensions from the outermost to the innermost, as TensorIterator orders them.
 
-    An insertion sort by strides, the first operand's first. A stride of 0 says nothing, so that the
+    An insertion sort by strides, the first operand's first. A stride of 0 is no information, so the
     order is not transitive, and the algorithm is part of the rule.
     """
     inner_first = list(reversed(range(len(sizes))))
@@ -169,7 +169,7 @@ def iteration_order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> 
 
 
 def _side(a: int, b: int, sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> int:
-    """1 where dimension `a` lies outside of `b`, -1 where inside, 0 where nothing tells."""
+    """1 if dimension `a` is outside of `b`, -1 if inside, 0 if undecided."""
     for strides in operands:
         if strides[a] == 0 or strides[b] == 0:
             continue
@@ -181,7 +181,7 @@ def _side(a: int, b: int, sizes: Sequence[int], operands: Sequence[Sequence[int]
 
 
 def over_single_elements(sizes: Sequence[int], strides: Sequence[int]) -> _Strides:
-    """Strides with those of single elements as torch's unsqueeze makes them."""
+    """Strides with those of dimensions of size 1 as torch's unsqueeze sets them."""
     found = list(strides)
     for k in reversed(range(len(sizes))):
         if sizes[k] == 1:
@@ -190,7 +190,7 @@ def over_single_elements(sizes: Sequence[int], strides: Sequence[int]) -> _Strid
 
 
 def _input(tensor: TensorView, layout: Layout) -> _Strides:
-    """Of an input that stands for views of what is bound to it, too."""
+    """Logical strides of an input, whose transforms are views of the bound tensor."""
     sizes = [static(d.size) for d in tensor.domain.root]
     steps = list(layout.bound_strides or over_single_elements(sizes, layout.strides))
     for step in tensor.domain.transforms:
@@ -230,9 +230,9 @@ def _result(
 
 
 def _rounded_again(fusion: Fusion) -> set[Val]:
-    """What is computed with in float and rounded to 16 bits before anyone else reads it: torch's
-    kernels do so in registers, and read 16 bits as they lie. A program that converts an expanded
-    tensor itself and rounds what it computes looks the same.
+    """Values computed in float and rounded to 16 bits before they are returned or read otherwise:
+    torch's kernels do so in registers, and read 16-bit operands with their strides. A program that
+    converts an expanded tensor itself and rounds its results looks the same.
     """
     found: set[Val] = set()
     uses = fusion.uses()
@@ -249,10 +249,10 @@ def _rounded_again(fusion: Fusion) -> set[Val]:
 
 
 def _laid_out_by(expr: PointwiseOp, fusion: Fusion) -> Sequence[Val]:
-    """The operands whose strides a result has.
+    """The operands that determine a result's strides.
 
-    What a select never takes is there for its strides, and converted for nothing else; so are those
-    of selects that it chooses from, all of one kernel.
+    The operand that a select never takes is there for its strides only, and converted for nothing
+    else; so are those of nested selects in the other branch, all of one kernel.
     """
     leaders = []
     led: Expr | None = expr
@@ -279,7 +279,7 @@ def _row_major(sizes: Sequence[int]) -> _Strides:
 
 
 def _broadcast(strides: _Strides, sizes: Sequence[int], shown: Sequence[int]) -> _Strides:
-    """The steps of an operand through all dimensions of the result."""
+    """The strides of an operand broadcast to all dimensions of the result."""
     missing = len(shown) - len(sizes)
     steps = zip(strides, sizes, shown[missing:], strict=True)
     return (*[0] * missing, *(0 if n == 1 != wide else step for step, n, wide in steps))
@@ -299,7 +299,7 @@ def _view(expr: MoveOp, strides: _Strides) -> _Strides:
 
 
 def _is_view(expr: MoveOp, known: Mapping[TensorView, _Strides]) -> bool:
-    """Whether torch's call gives a view, and not a copy."""
+    """True if torch's call returns a view, not a copy."""
     if isinstance(expr, CopyOp):
         return False
     sizes, strides = list(expr.input.sizes), list(known[expr.input])
@@ -312,7 +312,7 @@ def _is_view(expr: MoveOp, known: Mapping[TensorView, _Strides]) -> bool:
 
 
 def _put_in_front(expr: ViewOp, sizes: Sequence[int], strides: list[int]) -> None:
-    """What torch's expand puts in front of a tensor steps over all that it shows behind."""
+    """Strides of dimensions prepended by torch's expand: each spans all dimensions inside it."""
     new = {s.axis for s in expr.output.domain.transforms if isinstance(s, NewBroadcast)}
     in_front = next(k for k in range(len(sizes) + 1) if k not in new)
     strides[:in_front] = [0 if n > 1 else 1 for n in sizes[:in_front]]
@@ -321,7 +321,7 @@ def _put_in_front(expr: ViewOp, sizes: Sequence[int], strides: list[int]) -> Non
 
 
 def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) -> bool:
-    """One step of a view on the sizes and strides of a tensor; whether it leaves a view."""
+    """Apply one step of a view to sizes and strides in place; True if the result is a view."""
     match step:
         case Reorder(order):
             sizes[:] = [sizes[k] for k in order]
@@ -362,7 +362,7 @@ def _merge(axis: int, sizes: list[int], strides: list[int]) -> bool:
 
 
 def _channels_last(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The order (batch, spatial dimensions, channels) if the strides suggest it to torch."""
+    """(batch, spatial dimensions, channels) if torch infers that order from strides; else None."""
     rank = len(sizes)
     if rank not in (4, 5) or strides[1] == 0:
         return None

@@ -1,7 +1,7 @@
-"""Walks of a directed acyclic graph against its edges: what a value is computed from.
+"""Backward walks of a directed acyclic graph.
 
-Nodes are anything that can be hashed; `producers` gives those that a node reads, and none where the
-walk is to stop. Nothing recurses: programs have chains of thousands of operations.
+Nodes are hashable; `producers` returns the operands of a node, or none where the walk is to stop.
+Nothing recurses: programs have chains of thousands of operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Node = TypeVar("Node", bound=Hashable)
 def backward_slice(
     roots: Iterable[Node], producers: Callable[[Node], Iterable[Node]]
 ) -> dict[Node, None]:
-    """Every node that the roots depend on, themselves included, in order of discovery."""
+    """All nodes that the roots depend on, themselves included, in order of discovery."""
     seen: dict[Node, None] = {}
     waiting = list(roots)
     while waiting:
@@ -29,7 +29,7 @@ def backward_slice(
 def topological_order(
     roots: Iterable[Node], producers: Callable[[Node], Iterable[Node]]
 ) -> list[Node]:
-    """The same nodes, each after those that it reads."""
+    """The nodes of `backward_slice`, each after its producers."""
     order: list[Node] = []
     seen: set[Node] = set()
     waiting = [(root, False) for root in roots]

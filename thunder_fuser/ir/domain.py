@@ -1,12 +1,11 @@
-"""Iteration domains and the replayable programs between them.
+"""Iteration domains and the replayable transforms between them.
 
 An operation that only moves data (permute, slice, reshape, ...) is described by its output's
-domain: `logical = replay(root, transforms)`. Read forwards, the program gives shapes; read
-backwards (`pull`), it turns a point of the output into the point of the input that it comes from.
-That one pair of readings serves shape inference, index generation, alias analysis and, later,
-sharding.
+domain: `logical = replay(root, transforms)`. Applied forwards, the transforms give shapes; applied
+backwards (`pull`), they map a point of the output to the point of the input that it is read from.
+This pair serves shape inference, index generation, alias analysis and sharding.
 
-Transforms name axes by position, so that two equal programs are equal values: no identity to track.
+Transforms name axes by position, so that equal programs are equal values without identities.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.integer.symint import Form
 
 Extent = int | Form
-"""Elements along a dimension: an int, or a symbolic form while sizes are still unknown."""
+"""Elements along a dimension: an int, or a symbolic form while sizes are unknown."""
 Index = Form
 """One coordinate of a point, as a canonical form over loop variables."""
 
 
 class IterKind(enum.Enum):
+    """Kind of a dimension; the value is its letter in printed domains."""
+
     ITERATION = "i"
     BROADCAST = "b"
     REDUCTION = "r"
@@ -32,7 +33,7 @@ class IterKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class IterDomain:
-    """One dimension. A broadcast has extent 1; `expanded` is the size that it shows to the user."""
+    """One dimension. A broadcast has extent 1; `expanded` is its visible size, if that is not 1."""
 
     extent: Extent
     kind: IterKind = IterKind.ITERATION
@@ -40,6 +41,7 @@ class IterDomain:
 
     @property
     def size(self) -> Extent:
+        """The visible size: `expanded`, or else the extent."""
         return self.extent if self.expanded is None else self.expanded
 
     @property
@@ -52,21 +54,23 @@ class IterDomain:
 
 
 def iteration(size: Extent) -> IterDomain:
-    """The domain of a dimension of that size; a constant 1 broadcasts, as in nvFuser."""
+    """A dimension of that size; a constant 1 is a broadcast, as in nvFuser."""
     kind = IterKind.BROADCAST if isinstance(size, int) and size == 1 else IterKind.ITERATION
     return IterDomain(size, kind)
 
 
 def broadcast(expanded: Extent | None = None) -> IterDomain:
+    """A broadcast dimension, expanded to that visible size unless it is None or 1."""
     shown = None if isinstance(expanded, int) and expanded == 1 else expanded
     return IterDomain(1, IterKind.BROADCAST, shown)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Axis of n becomes (ceil(n / inner), inner). `inner` is an extent, so the program says the
-    index form and both extents: divisible means outer * inner == n, never n % inner (split(1, 2) is
-    (2, 1))."""
+    """Split an axis of n into (outer, inner) = (ceil(n / inner), inner). `inner` is an extent, so
+    that the transform alone gives the index form and both extents: divisible means outer * inner ==
+    n, never n % inner (split(1, 2) is (2, 1)).
+    """
 
     axis: int
     outer: Extent
@@ -75,15 +79,15 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Axes (axis, axis + 1) become one."""
+    """Merge axes (axis, axis + 1), row-major."""
 
     axis: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """out = in + left on a domain of n + left + right: slices have negative widths,
-    pads positive.
+    """out = in + left, on a domain of n + left + right elements: slices have negative widths, pads
+    positive ones.
     """
 
     axis: int
@@ -93,21 +97,21 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class NewBroadcast:
-    """A new dimension at `axis` in the result."""
+    """Insert a dimension of size 1 at `axis` of the result."""
 
     axis: int
 
 
 @dataclass(frozen=True, slots=True)
 class Squeeze:
-    """A broadcast dimension disappears."""
+    """Remove a broadcast dimension."""
 
     axis: int
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """A broadcast dimension shows `size` elements."""
+    """Give a broadcast dimension the visible size `size`."""
 
     axis: int
     size: Extent
@@ -115,9 +119,9 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Assume:
-    """A dimension has `size` elements, says the definition: a fact to check, no change.
+    """State that a dimension has `size` elements: a fact to check, no change.
 
-    Only where sizes are symbolic; with known ones it holds or is an error, and is gone.
+    Only present while sizes are symbolic; with known ones it holds and is dropped, or is an error.
     """
 
     axis: int
@@ -133,7 +137,9 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A dimension is folded into one value: the last word on it, no index reads it any more."""
+    """Remove a dimension by a reduction. Always the last transform of that dimension: no index of
+    it is read afterwards.
+    """
 
     axis: int
 
@@ -142,7 +148,7 @@ Transform = Split | Merge | Resize | NewBroadcast | Squeeze | Expand | Assume | 
 
 
 def replay(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> tuple[IterDomain, ...]:
-    """The dimensions after a program; FuserValueError where a step does not apply."""
+    """The dimensions after applying transforms; FuserValueError if one does not apply."""
     ids = list(root)
     for step in transforms:
         match step:
@@ -188,8 +194,8 @@ def _assumed(dim: IterDomain, axis: int, size: Extent) -> IterDomain:
 def without_assumptions(
     root: Sequence[IterDomain], transforms: Sequence[Transform]
 ) -> tuple[Transform, ...]:
-    """The program without statements of sizes that are known to be these; FuserValueError for
-    those that are known to be others.
+    """The transforms without `Assume`s that are known to hold; FuserValueError for those known not
+    to.
     """
     kept, dims = [], tuple(root)
     for step in transforms:
@@ -200,12 +206,12 @@ def without_assumptions(
 
 
 def constant_if_known(extent: Extent) -> Extent:
-    """Forms that turned out constant become ints: static shapes carry no forms at all."""
+    """A constant form as an int, so that static shapes contain no forms; else the extent itself."""
     return int(extent) if isinstance(extent, Form) and extent.is_constant else extent
 
 
 def static(extent: Extent) -> int:
-    """The int behind an extent; FuserValueError while it is symbolic."""
+    """An extent as an int; FuserValueError while it is symbolic."""
     if isinstance(extent, int):
         return extent
     if extent.is_constant:
@@ -215,15 +221,15 @@ def static(extent: Extent) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorDomain:
-    """How a tensor's dimensions came about, how they lie in memory and how they are looped over.
+    """A tensor's dimensions: their derivation, memory order and loop axes.
 
-    root        dimensions that the defining op maps from its input; an input binds a torch tensor
-                here
-    transforms  program from root to logical
-    logical     what users see
+    root        dimensions mapped one to one from the operand of the defining op; an input's torch
+                tensor has these
+    transforms  from root to logical
+    logical     visible dimensions
     allocation  logical positions, outermost in memory first
     contiguity  per allocation position: dense with the next non-broadcast one; None for broadcasts
-    loop        program from logical to what a schedule or a device mesh iterates over
+    loop        transforms from logical to the axes that a schedule or a device mesh iterates over
     """
 
     root: tuple[IterDomain, ...]
@@ -232,7 +238,7 @@ class TensorDomain:
     allocation: tuple[int, ...]
     contiguity: tuple[bool | None, ...]
     loop: tuple[Transform, ...] = ()
-    # Asked for more often than anything else.
+    # Cached: the property that is read most often.
     _sizes: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -268,8 +274,8 @@ def tensor_domain(
     allocation: Sequence[int] | None = None,
     contiguity: Sequence[bool | None] | None = None,
 ) -> TensorDomain:
-    """A domain whose logical dimensions follow from its program; dense in logical order
-    by default.
+    """A domain with the logical dimensions that follow by `transforms`; default: dense memory in
+    logical order.
     """
     logical = replay(root, transforms)
     order = tuple(range(len(logical))) if allocation is None else tuple(allocation)
@@ -284,7 +290,7 @@ def tensor_domain(
 
 
 def dense_strides(sizes: Sequence[int], allocation: Sequence[int]) -> tuple[int, ...]:
-    """Elements between neighbours per dimension, for memory without gaps in `allocation` order."""
+    """Stride of each dimension in elements, for dense memory in `allocation` order."""
     strides = [0] * len(sizes)
     step = 1
     for k in reversed(allocation):
@@ -295,12 +301,13 @@ def dense_strides(sizes: Sequence[int], allocation: Sequence[int]) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the memory behind a bound tensor looks: what a kernel is specialised on besides shapes.
+    """Memory layout of a bound tensor: what a kernel is specialised on besides shapes.
 
-    strides        elements between neighbours, per root dimension; 0 along single elements
+    strides        in elements, per root dimension; 0 for dimensions of one element
     alignment      the largest power of two (bytes, at most 64) that divides the data pointer
-    bound_strides  the tensor's own strides, if those along single elements are not what torch's
-                   unsqueeze gives: no address depends on them, but orders of results may
+    bound_strides  the tensor's own strides, if those of dimensions of one element are not what
+                   torch's unsqueeze gives: no address depends on them, but memory orders of
+                   results may
     """
 
     strides: tuple[int, ...]

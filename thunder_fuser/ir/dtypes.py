@@ -1,8 +1,7 @@
 """Element types: nvFuser's `DataType` names, torch's equivalents, and the promotion rules of both.
 
-A `DataType` says how a value is stored. Arithmetic on 16- and 8-bit floats is done in
-`compute_dtype` (fp32), which is why nvFuser's pointwise ops return Float for Half operands: see
-`promote`.
+A `DataType` is a storage type. Arithmetic on 16- and 8-bit floats is done in `compute_dtype`
+(fp32), which is why nvFuser's pointwise ops return Float for Half operands.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Number = bool | int | float | complex
 
 
 class Category(enum.IntEnum):
-    """Promotion order of kinds of numbers: a higher category wins regardless of width."""
+    """Category of a dtype, in promotion order: a higher one wins regardless of width."""
 
     BOOL = 0
     INT = 1
@@ -37,9 +36,7 @@ class _Storage:
 
 
 class DataType(enum.Enum):
-    """Storage types, spelled as nvFuser's users spell them; the extra integer widths follow the
-    pattern.
-    """
+    """Storage types under nvFuser's names; additional integer widths are named alike."""
 
     Double = _Storage(torch.float64, "double", Category.FLOAT, 8)
     Float = _Storage(torch.float32, "float", Category.FLOAT, 4)
@@ -59,7 +56,7 @@ class DataType(enum.Enum):
     ComplexFloat = _Storage(torch.complex64, "tf::complex64", Category.COMPLEX, 8)
     ComplexDouble = _Storage(torch.complex128, "tf::complex128", Category.COMPLEX, 16)
     Null = None
-    # nvFuser's Index is "the width the kernel indexes with"; values of that type are Int to a user.
+    # nvFuser's Index is the width that a kernel indexes with; to a user such values are Int.
     Index = Int
 
     @cached_property
@@ -86,7 +83,7 @@ class DataType(enum.Enum):
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Size of one element in bytes."""
         return self._storage.itemsize
 
     @cached_property
@@ -99,7 +96,7 @@ class DataType(enum.Enum):
 
     @cached_property
     def is_integral(self) -> bool:
-        """Integers, bool not included."""
+        """True for integers, bool excluded."""
         return self.category is Category.INT
 
     @cached_property
@@ -108,7 +105,7 @@ class DataType(enum.Enum):
 
     @cached_property
     def is_reduced_precision(self) -> bool:
-        """Floats narrower than fp32: stored as they are, computed in fp32."""
+        """True for floats narrower than fp32: stored as such, computed in fp32."""
         return self.is_floating and self.itemsize < 4
 
     def __repr__(self) -> str:
@@ -121,7 +118,7 @@ _SIGNED = (DataType.Int8, DataType.Int16, DataType.Int32, DataType.Int)
 
 
 def from_torch(dtype: torch.dtype) -> DataType:
-    """The DataType of a torch dtype; FuserTypeError where kernels cannot hold it."""
+    """The DataType of a torch dtype; FuserTypeError for unsupported dtypes."""
     found = _FROM_TORCH.get(dtype)
     if found is None:
         raise FuserTypeError(
@@ -132,7 +129,9 @@ def from_torch(dtype: torch.dtype) -> DataType:
 
 
 def of_number(value: Number) -> DataType:
-    """nvFuser's dtype of a Python constant: Bool, Int, Double or ComplexDouble."""
+    """nvFuser's dtype of a Python constant: Bool, Int, Double or ComplexDouble; else
+    FuserTypeError.
+    """
     if isinstance(value, bool):
         return DataType.Bool
     if isinstance(value, int):
@@ -145,15 +144,16 @@ def of_number(value: Number) -> DataType:
 
 
 def compute_dtype(dtype: DataType) -> DataType:
-    """The type arithmetic is done in: fp32 for reduced floats, the type itself otherwise."""
+    """The type of arithmetic: fp32 for reduced-precision floats, else the type itself."""
     return DataType.Float if dtype.is_reduced_precision else dtype
 
 
 def promote_pair(a: DataType, b: DataType) -> DataType:
     """The narrowest type that holds both, by torch's rules where torch has one.
 
-    torch has none for 8-bit floats and for wide unsigned integers: the former yield to any other
-    float and meet in Float, the latter become the next wider signed integer if there is one.
+    torch has none for 8-bit floats and for wide unsigned integers: an 8-bit float yields to any
+    other float, two different ones give Float; a wide unsigned integer and a signed one give the
+    next wider signed integer. FuserTypeError if there is none.
     """
     low, high = sorted((a, b), key=lambda d: (d.category, d.itemsize))
     if low is high:
@@ -182,7 +182,7 @@ def _promote_integers(low: DataType, high: DataType) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What promotion needs to know of an operand: its dtype and how strongly it binds."""
+    """The dtype and the rank of an operand of type promotion."""
 
     dtype: DataType
     rank: int | None
@@ -228,6 +228,7 @@ def _default_width(scalar: DataType, against: DataType) -> DataType:
 
 
 def check_is_storage(dtype: DataType, what: str) -> DataType:
+    """`dtype` itself; FuserTypeError for no DataType, FuserValueError for DataType.Null."""
     if not isinstance(dtype, DataType):
         raise FuserTypeError(f"{what}: expected a DataType, got {type(dtype).__name__}: {dtype!r}")
     if dtype is DataType.Null:

@@ -1,7 +1,7 @@
-"""Extraction: a part of a fusion as a fusion of its own, with values numbered in order.
+"""Extraction: a part of a fusion as a fusion of its own, with values renumbered in order.
 
-What is computed from what is loaded to what is stored, and nothing else: two parts that do the same
-to other tensors are equal values, however their values are called in the whole.
+The part holds its loads, expressions and stores and nothing else: two parts that compute the same
+of different tensors are equal values, whatever the numbering in the whole fusion.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from thunder_fuser.ir.fusion import (
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """A part of a fusion.
+    """A part of a fusion, and its values' counterparts in the whole.
 
-    fusion  numbered from 0: inputs, in the order of their numbers in the whole, then what
-            expressions read and define
-    values  for each number the value of the whole; a constant of its own where an output without
-            elements is made of nothing
+    fusion  values numbered from 0: first inputs, in the order of their numbers in the whole, then
+            operands and results of the expressions
+    values  for each number the value of the whole; a constant of its own for an output without
+            elements, which is a fill
     """
 
     fusion: Fusion
     values: tuple[Val, ...]
 
     def whole(self, tensor: TensorView) -> TensorView:
-        """The tensor of the whole that one of the part stands for."""
+        """The tensor of the whole for a tensor of the part."""
         found = self.values[tensor.id]
         assert isinstance(found, TensorView)
         return found
@@ -52,10 +52,10 @@ def extract(
     updates: Mapping[TensorView, TensorView],
     reductions: Iterable[TensorView] = (),
 ) -> Extract:
-    """What computes `outputs`, from those of `ends` and of the inputs that this reads.
+    """The expressions that compute `outputs`, from `ends` and inputs that they read.
 
-    updates     input that an output overwrites; it is an input of the part, read or not
-    reductions  that are computed as well, wherever these end
+    updates     output -> the input that it overwrites; an input of the part, read or not
+    reductions  further values to compute, wherever the backward walk ends
     """
     outputs = tuple(outputs)
     roots = [*(t for t in outputs if t.numel), *reductions]
@@ -84,8 +84,10 @@ def extract(
 
 
 class _Part:
-    """new     what a value of the whole is called in the part
-    values  the values of the whole in the order of their new numbers
+    """Value maps of an extraction in progress.
+
+    new     value of the whole -> value of the part
+    values  values of the whole in the order of their new numbers
     """
 
     def __init__(self) -> None:
@@ -99,7 +101,7 @@ class _Part:
         return found
 
     def given(self, old: Val, *, is_computed: bool) -> Val:
-        """An input: one of the whole as it is; of what the whole computes its result alone."""
+        """Add an input; one that the whole computes has its logical dimensions as root."""
         if isinstance(old, Scalar):
             return self._scalar(old)
         domain = old.domain
@@ -108,12 +110,12 @@ class _Part:
         return self._tensor(old, domain)
 
     def nothing(self, old: TensorView) -> FullOp:
-        """An output without elements."""
+        """An expression for an output without elements."""
         fill = self._scalar(Scalar(-1 - old.id, old.dtype, zero_of(old.dtype)))
         return FullOp(fill, self._tensor(old, tensor_domain(old.domain.logical)))
 
     def copy(self, expr: Expr) -> Expr:
-        """The same expression on the part's values."""
+        """The same expression on the part's values; calls are renumbered."""
         for value in expr.inputs:
             if value not in self.new and isinstance(value, Scalar):
                 self._scalar(value)
@@ -141,7 +143,7 @@ class _Part:
 
 
 def zero_of(dtype: DataType) -> Number:
-    """The number 0 of that type."""
+    """The constant 0 of that dtype, as a Python number."""
     if dtype is DataType.Bool:
         return False
     return 0j if dtype.is_complex else 0.0 if dtype.is_floating else 0

@@ -1,7 +1,7 @@
 """The IR: values, expressions and the Fusion that holds them, as frozen data. Passes rebuild it.
 
 A Fusion is a linear SSA list, because traces are linear and people read lists. There is one
-expression class for each op *family*; the op itself is a row of the table in `tables/`.
+expression class per op *family*; the op itself is a row of the table in `tables/`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from thunder_fuser.ir.tables.opaque import Attribute
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an expression comes from: the trace symbol or definition op, and the user's line.
+    """Source of an expression: the trace symbol or definition op, and the user's line.
 
-    result  what the trace calls the value that the symbol gives
+    result  the trace's name of the value that the symbol returns
     """
 
     symbol: str = ""
@@ -44,10 +44,11 @@ class TensorView:
     dtype: DataType
     domain: TensorDomain
     is_cpu: bool = False
-    """A 0-dim CPU tensor among CUDA tensors: read by the host at every launch, passed as a scalar.
+    """A 0-dim CPU tensor among CUDA tensors: read by the host at every launch, passed as a
+    scalar.
     """
     origin: Origin = field(default=Origin(), compare=False)
-    """Of an input: the user's line that defines it. Expressions have their own."""
+    """For an input, the user's line that defines it. Expressions have their own."""
 
     def __hash__(self) -> int:
         return self.id
@@ -70,7 +71,7 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """Size of the tensor written densely."""
+        """Size in bytes of the tensor stored densely."""
         return self.numel * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -81,16 +82,18 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scalar:
-    """A number: a constant, a symbolic integer (a size), or an input when `value` is None."""
+    """A scalar: a constant, a symbolic integer (a size), or, if `value` is None, an input or
+    result.
+    """
 
     id: int
     dtype: DataType
     value: Number | Form | None = None
     origin: Origin = field(default=Origin(), compare=False)
-    """Of an input: the user's line that defines it."""
+    """For an input, the user's line that defines it."""
 
     def __eq__(self, other: object) -> bool:
-        """Numbers are equal that no program can tell apart: 0.0 and -0.0, 1 and True differ."""
+        """Bitwise equality of constants: 0.0 and -0.0, 1 and True differ."""
         if not isinstance(other, Scalar):
             return NotImplemented
         same = self.id == other.id and self.dtype is other.dtype
@@ -118,7 +121,7 @@ class Scalar:
 
 
 def exactly(value: Number | Form | None) -> object:
-    """What tells a number from all others."""
+    """A key equal for indistinguishable constants only."""
     return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
 
 
@@ -130,8 +133,7 @@ class PointwiseOp:
     """One value per point from the operands' values at the same point (size-1 dimensions
     broadcast).
 
-    `op` names a row of `tables.pointwise.TABLE`; `cast` is such a row, whose result type is the
-    output's.
+    `op` names a row of `tables.pointwise.TABLE`; the result type of the row `cast` is the output's.
     """
 
     op: str
@@ -142,8 +144,8 @@ class PointwiseOp:
 
 @dataclass(frozen=True, slots=True)
 class ViewOp:
-    """A map of indices and nothing else: the output's domain says which element of the input each
-    of its elements is. It may lie in the input's memory.
+    """A pure index map: the output's domain maps each of its elements to one of the input. The
+    output may alias the input.
 
     op: permute stride_order broadcast broadcast_in_dim expand squeeze reshape slice
     """
@@ -160,7 +162,7 @@ class ViewOp:
 
 @dataclass(frozen=True, slots=True)
 class CopyOp:
-    """The same elements in memory of their own (torch.clone)."""
+    """A copy: the same elements in memory of their own (torch.clone)."""
 
     input: TensorView
     output: TensorView
@@ -174,8 +176,8 @@ class CopyOp:
 
 @dataclass(frozen=True, slots=True)
 class CutOp:
-    """The same tensor, seen from behind a cut: what reads it runs in a later kernel than what makes
-    it, and finds it in memory.
+    """A segment boundary: consumers of the output run in a later kernel than the producer of the
+    input, and read it from memory.
     """
 
     input: TensorView
@@ -190,7 +192,7 @@ class CutOp:
 
 @dataclass(frozen=True, slots=True)
 class PadOp:
-    """Elements of the input where the output's domain finds one, and `fill` around them."""
+    """Elements of the input where the output's domain maps to one, `fill` elsewhere."""
 
     input: TensorView
     fill: Val
@@ -204,11 +206,11 @@ class PadOp:
 
 
 MoveOp = ViewOp | CopyOp | CutOp | PadOp
-"""Data moved and not changed, by the program of the output's domain."""
+"""Expressions that move data unchanged, by the transforms of the output's domain."""
 
 
 def move_op(op: str, x: TensorView, output: TensorView, fill: Val | None, origin: Origin) -> MoveOp:
-    """The expression that moves data under the name that a definition gives it."""
+    """The expression that moves data under the definition's operation name."""
     if fill is not None:
         return PadOp(x, fill, output, origin)
     if op == "set":
@@ -217,13 +219,13 @@ def move_op(op: str, x: TensorView, output: TensorView, fill: Val | None, origin
 
 
 def shows_memory(expr: Expr | None) -> TypeGuard[ViewOp | CutOp]:
-    """Whether an expression gives another look at its input's memory."""
+    """True if the output aliases the input's memory."""
     return isinstance(expr, ViewOp | CutOp)
 
 
 @dataclass(frozen=True, slots=True)
 class CatOp:
-    """Tensors side by side along `dim`."""
+    """Tensors concatenated along `dim`."""
 
     inputs: tuple[TensorView, ...]
     dim: int
@@ -234,7 +236,7 @@ class CatOp:
 
 @dataclass(frozen=True, slots=True)
 class FullOp:
-    """Every element is `fill`."""
+    """A tensor whose elements are all `fill`."""
 
     fill: Val
     output: TensorView
@@ -248,7 +250,7 @@ class FullOp:
 
 @dataclass(frozen=True, slots=True)
 class IotaOp:
-    """Element k is start + k * step."""
+    """A sequence: element k is start + k * step."""
 
     start: Val
     step: Val
@@ -263,8 +265,8 @@ class IotaOp:
 
 @dataclass(frozen=True, slots=True)
 class RandomOp:
-    """Element n, in logical order, is the n-th number that seed and offset give of a distribution:
-    a row of `random.TABLE`, whose two parameters have the type that computes for the output's.
+    """Random numbers: element n, in logical order, is the n-th value of seed and offset. `op` names
+    a row of `random.TABLE`, whose two parameters have the compute dtype of the output's.
     """
 
     op: str
@@ -281,10 +283,10 @@ class RandomOp:
 
 @dataclass(frozen=True, slots=True)
 class ReductionOp:
-    """Elements of `input` along some dimensions folded into one; a row of `reductions.TABLE`.
+    """A reduction of `input` over some dimensions; `op` names a row of `reductions.TABLE`.
 
-    The output's program from root to logical is one Reduce for each of these dimensions. Elements
-    are folded in `accumulate`, and the result is rounded once to the output's dtype.
+    The output's transforms from root to logical are one Reduce per reduced dimension. Elements are
+    accumulated in `accumulate`, and the result is rounded once to the output's dtype.
     """
 
     op: str
@@ -299,16 +301,16 @@ class ReductionOp:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The dimensions of `input` that are folded, in increasing order."""
+        """The reduced dimensions of `input`, in increasing order."""
         steps = self.output.domain.transforms
         return tuple(sorted(step.axis for step in steps if isinstance(step, Reduce)))
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOp:
-    """Every element of `input` folded with those before it along `dim`; a row of `scans.TABLE`.
+    """An inclusive scan of `input` along `dim`; `op` names a row of `scans.TABLE`.
 
-    Elements are folded in `accumulate`, and each result is rounded once to the output's dtype.
+    Elements are accumulated in `accumulate`, and each result is rounded once to the output's dtype.
     """
 
     op: str
@@ -324,21 +326,21 @@ class ScanOp:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The dimensions of `input` whose elements depend on each other."""
+        """The scanned dimension of `input`, as a tuple."""
         return (self.dim,)
 
 
 FoldOp = ReductionOp | ScanOp
-"""What one element of the result has of many: threads work on it together, and a kernel that does
-not do it itself finds it in memory.
+"""Expressions whose results depend on many elements each: threads cooperate on one, and other
+kernels read it from memory.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GatherOp:
-    """`input` read along `dim` at the elements of `index`; a row of `indexing.TABLE`.
+    """`input` read along `dim` at the elements of `index`; `op` names a row of `indexing.TABLE`.
 
-    An index outside of 0 .. size - 1 is an error of the program that runs, never another read.
+    An index outside of 0 .. size - 1 is an error at execution, never another read.
     """
 
     op: str
@@ -354,12 +356,12 @@ class GatherOp:
 
     @property
     def index_axes(self) -> range:
-        """The dimensions of the output that are the index tensor's."""
+        """The dimensions of the output that stem from the index tensor."""
         return lookup(self.op).index_axes(self.input.rank, self.dim, self.index.rank)
 
     @property
     def input_axes(self) -> tuple[int, ...]:
-        """The dimensions of the output that are the input's others than `dim`."""
+        """The dimensions of the output that stem from the input's dimensions other than `dim`."""
         return lookup(self.op).input_axes(self.input.rank, self.dim, self.index.rank)
 
     def __str__(self) -> str:
@@ -368,13 +370,13 @@ class GatherOp:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueOp:
-    """One result of a call that torch runs; a row of `opaque.TABLE`. What it reads is in memory
-    before the call, and its results are when it has run.
+    """One result of a call executed by torch; `op` names a row of `opaque.TABLE`. Operands are in
+    memory before the call, results after it.
 
     parameters  the row's names of the operands
     attributes  constants of the call, by name
-    result      which of the row's results
-    call        the number of the call: expressions that have it in common are results of one
+    result      index among the row's results
+    call        number of the call: expressions with equal numbers are results of one call
     """
 
     op: str
@@ -401,13 +403,11 @@ Expr = (
 )
 E = TypeVar("E", bound=Expr)
 _ARGUMENTS = {family: tuple(f.name for f in fields(family) if f.init) for family in get_args(Expr)}
-"""The fields that an op family is made with. Values are in tuples, or by themselves."""
+"""Names of the constructor's arguments per op family. Values are in tuples, or by themselves."""
 
 
 def with_values(expr: E, new: Mapping[Val, Val]) -> E:
-    """The same operation on other values: what `new` has for an operand or for the output, or else
-    that value itself.
-    """
+    """The same operation with operands and output replaced by `new`, where that has them."""
     arguments: list[Any] = []
     for name in _ARGUMENTS[type(expr)]:
         old = getattr(expr, name)
@@ -422,7 +422,7 @@ def with_values(expr: E, new: Mapping[Val, Val]) -> E:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`value` is written into the memory of the input `target` (nvFuser's alias_input)."""
+    """An in-place update: `value` is written into the input `target` (nvFuser's alias_input)."""
 
     target: TensorView
     value: TensorView
@@ -436,7 +436,7 @@ class Fusion:
     The same value may be returned twice; an input may be an output; a value may be both returned
     and an update, and then shares the updated input's memory.
 
-    draws  offsets of random numbers among the inputs, last, behind their seed: whoever runs the
+    draws  number of RNG offsets, which are the last inputs, after their seed; the caller of the
            fusion draws them (see `drawn`)
     """
 
@@ -452,7 +452,7 @@ class Fusion:
 
     @property
     def drawn(self) -> tuple[Val, ...]:
-        """The seed and the offsets that are drawn for a call."""
+        """The RNG seed and offset inputs, which the caller draws for each call."""
         return self.inputs[len(self.inputs) - self.draws - 1 :] if self.draws else ()
 
     @property
@@ -461,7 +461,7 @@ class Fusion:
 
     @property
     def results(self) -> tuple[TensorView, ...]:
-        """Every tensor that must exist in memory when the fusion ends, once each."""
+        """The tensors that must be in memory when the fusion ends, without duplicates."""
         return tuple(dict.fromkeys([*self.outputs, *(u.value for u in self.updates)]))
 
     @property
@@ -469,14 +469,14 @@ class Fusion:
         return all(v.domain.is_static for v in self.values() if isinstance(v, TensorView))
 
     def definitions(self) -> Mapping[Val, Expr]:
-        """The expression that defines each computed value, in order; made once."""
+        """The expression that defines each computed value, in order; cached."""
         if not self._definitions:
             self._definitions.update({e.output: e for e in self.exprs})
         return self._definitions
 
     def backward_slice(self, roots: Iterable[Val], ends: Container[Val]) -> list[Expr]:
-        """The expressions that some values are computed with, in order. What is in `ends`, and is
-        no root, is there already.
+        """The expressions that the roots depend on, in order. Values in `ends` are available,
+        unless they are roots.
         """
         definitions = self.definitions()
         if not self._places:
@@ -489,7 +489,7 @@ class Fusion:
         return [definitions[v] for v in sorted(needed, key=self._places.__getitem__)]
 
     def calls(self) -> dict[int, list[OpaqueOp]]:
-        """The results of each call that torch runs, in order."""
+        """The results of each opaque call, in order, by call number."""
         found: dict[int, list[OpaqueOp]] = {}
         for expr in self.exprs:
             if isinstance(expr, OpaqueOp):

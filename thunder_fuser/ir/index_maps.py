@@ -1,4 +1,4 @@
-"""Index maps of views: a point of the logical dimensions as one of the root, and the other way."""
+"""Index maps of views: from a point of the logical dimensions to one of the root, and back."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from thunder_fuser.ir.domain import (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A point is inside iff `0 <= index < extent`; outside, the fill value of a pad is read.
+    """A predicate `0 <= index < extent`; where it is false, the fill value of a pad is read.
 
-    Only a side that was grown can be missed: `lower` and `upper` say which comparison can fail at
-    all.
+    Only a padded side can be violated: `lower` and `upper` say which comparison can fail at all.
     """
 
     index: Index
@@ -44,10 +43,10 @@ def pull(
     transforms: Sequence[Transform],
     zero: Index,
 ) -> tuple[tuple[Index, ...], tuple[Guard, ...]]:
-    """The root point that a logical point comes from, and the guards under which it exists.
+    """The root point that a logical point is read from, and the guards under which it exists.
 
     Needs static extents; `zero` is the constant 0 of the index's context. Forms are exact inside
-    the guards only: outside, the returned index may lie out of bounds and must not be used to load.
+    the guards only: outside, the returned index may be out of bounds and must not be used to load.
     """
     stages = [tuple(root)]
     for step in transforms:
@@ -87,7 +86,7 @@ def push(
     transforms: Sequence[Transform],
     zero: Index,
 ) -> tuple[Index, ...] | None:
-    """The logical point that a root point becomes; None where some have none, or several."""
+    """The logical point of a root point; None if the map is not one to one for all points."""
     point, dims = list(index), tuple(root)
     for step in transforms:
         before, dims = dims, replay(dims, (step,))

@@ -1,4 +1,4 @@
-"""Philox 4x32-10 in torch's integers: the oracle for `csrc_templates/philox.cuh`, word for word.
+"""Philox 4x32-10 in torch integers: the bit-exact oracle for `csrc_templates/philox.cuh`.
 
 J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 WORDS = 4
-"""32-bit words of one call."""
+"""32-bit words per call of the generator."""
 
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -17,10 +17,10 @@ _LOW = 0xFFFFFFFF
 
 
 def words(seed: torch.Tensor, subsequence: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-    """Four words, as numbers in 0 .. 2^32 - 1, for each element of `subsequence`.
+    """Four words, as integers in 0 .. 2^32 - 1, for each element of `subsequence`.
 
-    All are int64 and stand for the unsigned numbers of the same bits; seed and offset have no
-    dimensions. The counter is laid out as curand's: the offset, then the subsequence.
+    All tensors are int64 with the bits of unsigned integers; seed and offset are 0-dim. The counter
+    has curand's layout: the offset, then the subsequence.
     """
     key = [*_halves(seed)]
     low, high = _halves(subsequence)
@@ -38,6 +38,6 @@ def _halves(number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _product(factor: int, word: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Upper and lower word; the product wraps around in int64, whose bits are right."""
+    """(upper, lower) word of the product, which wraps around in int64 with the right bits."""
     low, high = _halves(word * factor)
     return high, low

@@ -1,8 +1,8 @@
 """A Fusion as Python: a function that, called with a FusionDefinition, builds an equal Fusion.
 
-The text is what users read, what reproduction scripts contain, and, with values numbered in order
-of appearance, the canonical form behind `equal` and `structural_hash`: two fusions are the same
-program iff their canonical texts are the same. So everything that changes a result is printed, and
+The text is shown to users, contained in reproduction scripts, and, with values numbered in order of
+appearance, the canonical form behind `equal` and `structural_hash`: two fusions are the same
+program iff their canonical texts are equal. So everything that changes a result is printed, and
 names, ids and origins are not.
 """
 
@@ -53,17 +53,17 @@ HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
 
 
 def to_python(fusion: Fusion) -> str:
-    """The function's text, ending in a newline. Values keep their names."""
+    """The function's source, ending in a newline. Values keep their names."""
     return _Printer(fusion, canonical=False).text()
 
 
 def structural_hash(fusion: Fusion) -> str:
-    """SHA-256 in hex of the canonical text: equal for equal programs, whatever the names."""
+    """SHA-256 (hex) of the canonical text: equal for equal programs, whatever the names."""
     return hashlib.sha256(_canonical(fusion).encode()).hexdigest()
 
 
 def equal(a: Fusion, b: Fusion) -> bool:
-    """Whether two fusions are the same program up to names."""
+    """True if two fusions are the same program up to names."""
     return _canonical(a) == _canonical(b)
 
 
@@ -81,7 +81,7 @@ def number_text(value: Number) -> str:
 
 
 class _Printer:
-    """Lines in the making. A value's name is known once its line is printed."""
+    """Printer state: lines, and the names of the values printed so far."""
 
     def __init__(self, fusion: Fusion, *, canonical: bool) -> None:
         self._fusion = fusion
@@ -112,7 +112,7 @@ class _Printer:
         return "\n".join([HEADER, *(f"    {line}" for line in self._lines or ["pass"]), ""])
 
     def _offsets(self) -> Sequence[Val]:
-        """The drawn offsets, if the operations draw again the same ones where none is named."""
+        """The drawn offsets, if reading the text without them draws the same ones; else none."""
         seed, *offsets = self._fusion.drawn or (None,)
         drawing = [
             e.offset for e in self._fusion.exprs if isinstance(e, RandomOp) if e.seed is seed
@@ -120,7 +120,7 @@ class _Printer:
         return offsets if drawing == offsets else ()
 
     def _torch_call(self, results: Sequence[OpaqueOp], read: Container[Val]) -> None:
-        """All results of one call; those have names that anybody wants."""
+        """All results of one call; those that are never read are named `_`."""
         count = len(opaque.lookup(results[0].op).names)
         names = ["_"] * count
         for expr in results:
@@ -153,7 +153,8 @@ class _Printer:
         domain = value.domain
         arguments = {"shape": self._list([self._unknown(d.size) for d in domain.root])}
         if domain.transforms:
-            # The tensor binds to the root: then contiguity and stride_order are the result's.
+            # The tensor has the root's sizes: contiguity and stride_order are the logical
+            # dimensions'.
             arguments["expanded"] = str([d.expanded is not None for d in domain.root])
             arguments["transforms"] = self._program(domain.transforms)
         arguments["contiguity"] = str(list(domain.contiguity))
@@ -167,7 +168,7 @@ class _Printer:
                 self._variables.setdefault(variable.name, f"{name}.size({k})")
 
     def _unknown(self, extent: Extent) -> Extent:
-        """-1 for a size that this input is the first to have."""
+        """-1 for a size of which this input is the first occurrence; else the size."""
         variable = variable_of(extent)
         return extent if variable is None or variable.name in self._variables else -1
 
@@ -276,7 +277,7 @@ class _Printer:
     # ---- values
 
     def _value(self, value: Val) -> str:
-        """An operand: a name, or the number itself where a literal means the same."""
+        """An operand: a name, or a literal where that means the same."""
         if isinstance(value, TensorView) or value.value is None:
             return self._names[value]
         if isinstance(value.value, Form):
@@ -288,14 +289,14 @@ class _Printer:
         return f"fd.define_scalar({text}, dtype={value.dtype!r})"
 
     def _has_numbers(self, value: Number | Form) -> bool:
-        """Whether a size depends on a number: written as arithmetic it would be computed."""
+        """True if a size depends on a scalar input: written as arithmetic it would be computed."""
         if not isinstance(value, Form):
             return False
         names = {v.name for v in self._fusion.inputs if isinstance(v, Scalar)}
         return any(v.name in names for v in value.variables())
 
     def _converted(self, value: Val, dtype: DataType) -> str:
-        """An operand that the op converts to `dtype` anyway: any literal will do."""
+        """An operand that the op converts to `dtype` anyway, so that any literal will do."""
         constant = None if isinstance(value, TensorView) else value.value
         if constant is None or isinstance(constant, Form) or value.dtype is not dtype:
             return self._value(value)
@@ -308,7 +309,7 @@ class _Printer:
         return self._form(extent) if isinstance(extent, Form) else str(extent)
 
     def _form(self, form: Form) -> str:
-        """Arithmetic on sizes that the text has named; sorted, because forms sort by their age."""
+        """Arithmetic on named sizes; terms are sorted, because forms are ordered by creation."""
         if form in self._sizes and variable_of(form) is None:
             return self._sizes[form]
         terms = []
@@ -329,7 +330,7 @@ class _Printer:
         return over if digit.e is None else f"{over} % {digit.e}"
 
     def _smallest(self, digit: Digit) -> str | None:
-        """Minus this digit, if it is the smallest of several."""
+        """A minimum of several as text, if the negated digit is one; else None."""
         base = digit.base
         if digit.s != 1 or digit.e is not None or not isinstance(base, Opaque) or base.op != "max":
             return None

@@ -1,7 +1,7 @@
-"""Rebuilding: how passes and `specialise` turn one Fusion into another.
+"""Rebuilding: the mechanism by which passes and `specialise` turn one Fusion into another.
 
-A pass walks the expressions of a fusion, and for each either copies it (`copy_expr`) or builds
-something else in its place; `Rebuild` keeps the map from old values to new ones.
+A pass walks the expressions of a fusion, and for each either copies it (`copy`) or builds something
+else in its place; `Rebuild` keeps the map from old values to new ones.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def _keep(extent: Extent) -> Extent:
 
 
 class Rebuild:
-    """A new builder that starts with the old fusion's inputs, and the map from old
-    values to new. Given a builder, the fusion becomes a part of what that builds, of `inputs`.
+    """A builder that starts with the old fusion's inputs, and the map from old values to new.
+
+    Given a builder, the fusion is inlined into what that builds, with `inputs` for its inputs.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Rebuild:
         self.builder = builder or FusionBuilder()
         self.extent = extent
         self._new: dict[Val, Val] = {}
-        # Calls are told apart by their numbers, of which the builder has given some.
+        # Offset of call numbers: the given builder has used some.
         self._calls = self.builder.next_call
         if builder is not None:
             self._new |= dict(zip(fusion.inputs, inputs, strict=True))
@@ -86,7 +87,7 @@ class Rebuild:
         return dim if extent is dim.extent else iteration(extent)
 
     def __getitem__(self, old: Val) -> Val:
-        """The new value for an old one; constants are made on first use."""
+        """The new value of an old one; constants are created on first use."""
         found = self._new.get(old)
         if found is None:
             if not isinstance(old, Scalar):
@@ -99,16 +100,17 @@ class Rebuild:
         return self.extent(value)
 
     def tensor(self, old: TensorView) -> TensorView:
+        """The new value of an old tensor."""
         found = self[old]
         assert isinstance(found, TensorView)
         return found
 
     def replace(self, old: Val, new: Val) -> None:
-        """From here on `new` stands for `old`."""
+        """Map `old` to `new` from here on."""
         self._new[old] = new
 
     def copy(self, expr: Expr) -> Val:
-        """The same expression on the new operands."""
+        """Build the same expression on the new operands, and map its output."""
         self.builder.origin = expr.origin
         if isinstance(expr, OpaqueOp) and self._calls:
             expr = replace(expr, call=expr.call + self._calls)
@@ -123,7 +125,7 @@ class Rebuild:
     def _copy(self, expr: Expr) -> Val:
         b = self.builder
         vals = tuple(self[v] for v in expr.inputs)
-        # Passes copy most expressions many times: what is known of them is not inferred again.
+        # Fast path: passes copy most expressions many times, without a change to infer again.
         if self.extent is _keep and all(map(_has_form_of, vals, expr.inputs)):
             match expr:
                 case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
@@ -200,14 +202,14 @@ class Rebuild:
 
 
 def _has_form_of(new: Val, old: Val) -> bool:
-    """Whether what is computed from `new` has the dtype and dimensions of what was from `old`."""
+    """True if results of `new` have the dtype and dimensions that those of `old` have."""
     if isinstance(new, TensorView) and isinstance(old, TensorView):
         return new.dtype is old.dtype and new.domain.logical == old.domain.logical
     return isinstance(new, Scalar) and isinstance(old, Scalar)
 
 
 def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
-    """The fusion with symbolic extents bound to numbers; FuserValueError where these do not fit."""
+    """The fusion with symbolic extents bound to ints; FuserValueError where these do not fit."""
     values = {plain_variable(form).name: value for form, value in sizes.items()}
 
     def bound(extent: Extent) -> Extent:
@@ -219,7 +221,7 @@ def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
 
 
 def rebound(fusion: Fusion, bound: Callable[[Extent], Extent]) -> Fusion:
-    """The fusion with other extents for those that it has."""
+    """The fusion with `bound` applied to each of its extents."""
     return _copied(fusion, Rebuild(fusion, bound))
 
 

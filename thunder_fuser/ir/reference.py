@@ -1,13 +1,13 @@
-"""What a Fusion means, run one expression at a time with torch: the oracle, and the last resort.
+"""Reference semantics of a Fusion, one expression at a time in torch: test oracle and fallback.
 
 Each result is rounded to its storage dtype before the next expression reads it, which is what a
 compiled kernel does too. With `double=True` floats stay in float64 (complex in complex128) and are
-never rounded: the truth that both are measured against.
+never rounded: the reference that both are compared with.
 
-torch lacks arithmetic on the wide unsigned types and on 8-bit floats, so values travel in a
-*carrier* dtype that it has: reduced floats as float32, uint16 and uint32 as int64, uint64 as the
-int64 of the same bits. Two's complement makes most arithmetic the same on both; the exceptions are
-in `_ON_UINT64`.
+torch lacks arithmetic on the wide unsigned types and on 8-bit floats, so values are held in a
+*carrier* dtype: reduced floats as float32, uint16 and uint32 as int64, uint64 as the int64 of the
+same bits. Two's complement makes most arithmetic the same on both; the exceptions are in
+`_ON_UINT64`.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def evaluate(
     device: torch.device | None = None,
     keep_kind: bool = False,
 ) -> Results:
-    """Runs a static fusion. Tensor inputs have the sizes and dtypes of the inputs' root domains.
+    """Run a static fusion. Tensor inputs have the sizes and dtypes of the inputs' root domains.
 
     Results are new dense tensors in the fusion's allocation order. With `apply_updates` the updated
     inputs are written, and an output that is also an update is returned as that input. `device` is
-    where tensors are made if no input has one. With `keep_kind` results are not made dense: of
-    sparse inputs, or of tensors that torch dispatches to Python, they are what torch's operations
-    give. FuserValueError where inputs do not fit.
+    the device of created tensors if no input has one. With `keep_kind` results are not made dense:
+    for sparse inputs, or tensor subclasses, they are what torch's operations return.
+    FuserValueError where inputs do not fit.
     """
     evaluator = Evaluator(double, device or _common_device(inputs), keep_kind)
     evaluator.run_all(fusion, inputs)
@@ -99,7 +99,7 @@ def evaluate(
 
 
 def _common_device(inputs: Sequence[torch.Tensor | Number]) -> torch.device:
-    """CPU scalars follow tensors of another device."""
+    """The device of the tensors; CPU scalars follow tensors of another device."""
     devices = [t.device for t in inputs if isinstance(t, torch.Tensor)]
     return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
 
@@ -119,8 +119,8 @@ class Evaluator:
         self._calls: dict[int, dict[int, torch.Tensor]] = {}
 
     def run_all(self, fusion: Fusion, inputs: Sequence[torch.Tensor | Number]) -> None:
-        """Runs a fusion on inputs; only results are held in the end, and others no longer than
-        somebody reads them.
+        """Run a fusion on inputs; values are released after their last use, unless they are results
+        or `keep_kind` is set.
         """
         self.bind(fusion.inputs, inputs)
         last = {value: k for k, expr in enumerate(fusion.exprs) for value in expr.inputs}
@@ -132,13 +132,13 @@ class Evaluator:
                     self.release(value)
 
     def release(self, val: Val) -> None:
-        """Forget a value that nobody reads any more."""
+        """Drop a value after its last use."""
         self.values.pop(val, None)
 
     # ---- dtypes
 
     def torch_dtype(self, dtype: DataType) -> torch.dtype:
-        """The dtype that torch calls this one, or its stand-in in double mode."""
+        """The torch dtype of `dtype`, or its wider stand-in in double mode."""
         if self.double and dtype.is_floating:
             return torch.float64
         if self.double and dtype.is_complex:
@@ -153,7 +153,7 @@ class Evaluator:
         return value.view(torch.int64) if value.dtype is torch.uint64 else value
 
     def from_carrier(self, value: torch.Tensor, dtype: DataType) -> torch.Tensor:
-        """Rounds, or wraps around, to the storage dtype."""
+        """Round, or wrap around, to the storage dtype."""
         wanted = self.torch_dtype(dtype)
         if wanted is torch.uint64 and value.dtype is torch.int64:
             return value.view(torch.uint64)
@@ -162,7 +162,7 @@ class Evaluator:
         return value.to(wanted)
 
     def convert(self, value: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
-        """A carrier of `source` as a carrier of `dtype`, as a cast does it."""
+        """A carrier of `source` as a carrier of `dtype`, converted as by a cast."""
         stored = self.from_carrier(value, source)
         if source.is_complex and not dtype.is_complex and dtype is not DataType.Bool:
             stored = stored.real
@@ -210,7 +210,7 @@ class Evaluator:
 
     def __getitem__(self, val: Val) -> torch.Tensor:
         if val in self._given and isinstance(val, TensorView):
-            # Not sooner: in double mode it is a copy.
+            # Deferred to the first read: in double mode it is a copy.
             self.values[val] = self._carried(self._given.pop(val), val)
         if val in self.values:
             return self.values[val]
@@ -277,12 +277,12 @@ class Evaluator:
         return self.convert(function(*operands), raw, expr.output.dtype)
 
     def _reduction(self, expr: ReductionOp) -> torch.Tensor:
-        """Elements in the type that they are folded in; the result is rounded once."""
+        """Reduce in the accumulation dtype; round the result once."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
         row = reductions.lookup(expr.op)
         found = row.folded_dtype(expr.accumulate)
         if expr.accumulate is DataType.UInt64 and expr.op in ("max", "min", "argmax", "argmin"):
-            # With the top bit changed, carriers are in the order of the unsigned numbers.
+            # With the top bit flipped, carriers are in the order of the unsigned integers.
             folded = row.reference(elements ^ _TOP_BIT, expr.dims)
             folded = folded ^ _TOP_BIT if found is DataType.UInt64 else folded
         else:
@@ -290,11 +290,11 @@ class Evaluator:
         return self.convert(folded, found, expr.output.dtype)
 
     def _scan(self, expr: ScanOp) -> torch.Tensor:
-        """Accumulated in one type, and each element rounded once."""
+        """Scan in the accumulation dtype; round each element once."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
         row = scans.lookup(expr.op)
         if expr.accumulate is DataType.UInt64 and row.reduction.selects:
-            # With the top bit changed, carriers are in the order of the unsigned numbers.
+            # With the top bit flipped, carriers are in the order of the unsigned integers.
             scanned = row.reference(elements ^ _TOP_BIT, expr.dim) ^ _TOP_BIT
         else:
             scanned = row.reference(elements, expr.dim)
@@ -308,7 +308,7 @@ class Evaluator:
         return self.convert(start + steps * step, dtype, expr.output.dtype)
 
     def _random(self, expr: RandomOp) -> torch.Tensor:
-        """In double mode too the numbers are those of the output's dtype: another dtype would draw
+        """In double mode too the numbers are drawn in the output's dtype: another one would give
         others.
         """
         dtype, wide = expr.output.dtype, random.standard_dtype(expr.output.dtype)
@@ -319,7 +319,7 @@ class Evaluator:
         return self.convert(drawn.reshape(expr.output.sizes), wide, dtype)
 
     def _called(self, expr: OpaqueOp) -> torch.Tensor:
-        """One result of a call; the others wait until they are asked for."""
+        """One result of a call; the others are kept until they are read."""
         waiting = self._calls.get(expr.call)
         if waiting is None or expr.result not in waiting:
             tensors = {
@@ -334,7 +334,7 @@ class Evaluator:
 
 
 def _wrapped(value: int, dtype: DataType) -> int:
-    """Two's complement, as a C++ conversion does it."""
+    """`value` in two's complement of the dtype's width, as a C++ conversion does it."""
     bits = 8 * dtype.itemsize
     value &= (1 << bits) - 1
     negative = not dtype.is_unsigned and value >> (bits - 1)
@@ -345,7 +345,7 @@ def _wrapped(value: int, dtype: DataType) -> int:
 
 
 def gathered(expr: GatherOp, value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """`value`, which has the input's sizes, read at the index; FuserIndexError outside of it."""
+    """`value`, of the input's sizes, read at the index; FuserIndexError for one out of bounds."""
     extent, index = value.shape[expr.dim], index.to(torch.int64)
     outside = index[(index < 0) | (index >= extent)]
     if outside.numel():
@@ -354,7 +354,7 @@ def gathered(expr: GatherOp, value: torch.Tensor, index: torch.Tensor) -> torch.
 
 
 def moved(value: torch.Tensor, view: TensorView, fill: torch.Tensor | None) -> torch.Tensor:
-    """The root's elements taken through the domain's program to its logical sizes."""
+    """`value`, of the root's sizes, transformed to the logical sizes."""
     dims = view.domain.root
     for step in view.domain.transforms:
         dims = replay(dims, (step,))
@@ -389,7 +389,7 @@ def _resized(
         return x.narrow(axis, begin, end - begin)
     shape = list(x.shape)
     shape[axis] = size + left + right
-    # Where no fill is given (the slack of a strided slice) nobody reads it.
+    # Without a fill (the slack of a strided slice) the padding is never read.
     out = x.new_zeros(shape) if fill is None else fill.expand(shape).clone()
     if begin < end:
         out.narrow(axis, begin + left, end - begin).copy_(x.narrow(axis, begin, end - begin))
@@ -439,4 +439,4 @@ _ON_UINT64: Mapping[str, Callable[..., torch.Tensor]] = {
     "relu": _unchanged,
     "bitwise_right_shift": pointwise.lookup("logical_right_shift").reference,
 }
-"""Operations in which the order of the numbers matters, or division."""
+"""Operations that depend on the order of unsigned integers, or that divide."""

@@ -1,4 +1,4 @@
-"""A reshape as a domain program: merge each minimal group of dimensions, then split it again."""
+"""Reshapes as domain transforms: merge each minimal group of dimensions, then split it again."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from thunder_fuser.ir.domain import (
 
 
 def product(extents: Sequence[Extent]) -> Extent:
+    """Product of extents; 1 for none."""
     result: Extent = 1
     for extent in extents:
         result = extent if _is(result, 1) else result * extent
@@ -27,7 +28,10 @@ def product(extents: Sequence[Extent]) -> Extent:
 
 
 def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[Extent, ...]:
-    """`new_shape` with its one -1 replaced by what is left of the elements."""
+    """`new_shape` with its one -1 replaced by the size that keeps the number of elements.
+
+    FuserValueError for several -1, a -1 beside a size of 0, or a size that does not divide.
+    """
     holes = [k for k, size in enumerate(new_shape) if _is(size, -1)]
     if len(holes) > 1:
         raise FuserValueError(f"reshape to {list(new_shape)}: only one dimension can be -1")
@@ -52,11 +56,10 @@ def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[E
 
 
 def reshape_program(dims: Sequence[IterDomain], new_shape: Sequence[Extent]) -> list[Transform]:
-    """Transforms from `dims` to `new_shape`, which must hold as many elements.
+    """Transforms from `dims` to `new_shape`, which must have as many elements.
 
-    Dimensions of size 1 come and go by themselves; the others are grouped greedily from the left
-    such that both sides of a group have equal products, so that unrelated dimensions stay
-    unrelated.
+    Dimensions of size 1 are squeezed and inserted; the others are grouped greedily from the left
+    into minimal groups of equal products, so that unrelated dimensions stay unrelated.
     """
     program: list[Transform] = [
         Squeeze(k) for k in reversed(range(len(dims))) if _is(dims[k].size, 1)
@@ -72,7 +75,7 @@ def reshape_program(dims: Sequence[IterDomain], new_shape: Sequence[Extent]) -> 
 
 
 def _regrouped(axis: int, before: list[Extent], after: list[Extent]) -> list[Transform]:
-    """The dimensions `before`, the first of which is `axis`, as the dimensions `after`."""
+    """Transforms of the dimensions `before`, from position `axis` on, into `after`."""
     steps: list[Transform] = [Merge(axis) for _ in before[1:]]
     if not before:
         steps.append(NewBroadcast(axis))
@@ -111,7 +114,7 @@ def _groups(
 
 
 def _equal_ends(old: list[Extent], new: list[Extent]) -> list[tuple[list[Extent], list[Extent]]]:
-    """Symbolic shapes: equal dimensions at both ends stay, the middle is one group."""
+    """Groups of symbolic shapes: equal dimensions at both ends are kept, the middle is one."""
     head: list[tuple[list[Extent], list[Extent]]] = []
     tail: list[tuple[list[Extent], list[Extent]]] = []
     while old and new and _is(old[0], new[0]) and (len(old) == 1) == (len(new) == 1):
@@ -127,5 +130,5 @@ def _known(sizes: Sequence[Extent]) -> bool:
 
 
 def _is(a: Extent, b: Extent) -> bool:
-    """Equal for certain: forms are interned, so identity is equality."""
+    """True if provably equal: forms are interned, so identity is equality."""
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)

@@ -1,9 +1,9 @@
-"""Arithmetic on sizes: what scalar operations mean as forms of the integer algebra.
+"""Arithmetic on sizes: scalar operations as functions of integer forms.
 
 A definition computes sizes with the operations that it computes values with: the groups of a norm
-are `fd.ops.div(x.size(1), 32)`. Where the operands are sizes and constants so is the result, and it
-is canonical like every form. Numbers that pass through floats on their way (cast, divide, round up)
-are followed as fractions. Truth values are 0 and 1; a quotient by 0 is some number.
+are `fd.ops.div(x.size(1), 32)`. If the operands are sizes and constants so is the result, and it is
+canonical like every form. Values that pass through floats (cast, divide, round up) are followed as
+fractions. Truth values are 0 and 1; a quotient by 0 is an arbitrary integer.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ def smaller(x: Extent, y: Extent) -> Extent:
 
 
 def floor_division(x: Extent, d: Extent) -> Extent:
-    """Rounded down."""
+    """floor(x / d); 0 for d = 0 if d is constant."""
     if isinstance(d, int):
         return 0 if d == 0 else (x // d if d > 0 else -x // -d)
     return x // d
 
 
 def division(x: Extent, d: Extent) -> Extent:
-    """Rounded to 0, as C++ divides."""
+    """x / d, truncated towards 0, as in C++."""
     if _least(x) >= 0 and _least(d) >= 0:
         return floor_division(x, d)
     return sign(x) * sign(d) * floor_division(absolute(x), absolute(d))
 
 
 def modulo(x: Extent, d: Extent) -> Extent:
-    """What is left of x, with its sign."""
+    """Remainder of the truncated division; it has the sign of x."""
     return x - d * division(x, d)
 
 
 def remainder(x: Extent, d: Extent) -> Extent:
-    """What is left, with the divisor's sign."""
+    """Remainder of the floor division; it has the sign of d."""
     return x - d * floor_division(x, d)
 
 
@@ -61,7 +61,7 @@ def sign(x: Extent) -> Extent:
 
 
 def is_positive(x: Extent) -> Extent:
-    """1 or 0."""
+    """1 if x > 0, else 0."""
     return smaller(larger(x, 0), 1)
 
 
@@ -70,7 +70,7 @@ def is_zero(x: Extent) -> Extent:
 
 
 def chosen(condition: Extent, x: Extent, y: Extent) -> Extent:
-    """`condition` is 1 or 0."""
+    """x if `condition` is 1, y if it is 0."""
     return y + condition * (x - y)
 
 
@@ -108,7 +108,7 @@ OPERATIONS: Mapping[str, Callable[..., Extent]] = MappingProxyType(
         "logical_or": lambda x, y: 1 - is_zero(x) * is_zero(y),
     }
 )
-"""On integers; truth values are integers, too."""
+"""Operations on integers by name; truth values are the integers 0 and 1."""
 
 _ROUNDED: Mapping[str, Callable[[Extent, Extent], Extent]] = MappingProxyType(
     {
@@ -118,12 +118,12 @@ _ROUNDED: Mapping[str, Callable[[Extent, Extent], Extent]] = MappingProxyType(
         "cast": division,
     }
 )
-"""A quotient of floats as an integer."""
+"""Roundings of a quotient of floats, as functions of dividend and divisor."""
 
 
 class Extents:
-    """Scalars as extents: `computed` has the expressions of those that are computed, and
-    `variable` makes the one that stands for an input.
+    """Scalars as extents. `computed` maps computed scalars to their expressions; `variable` returns
+    the form of an input by its name.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class Extents:
         self._expressions = computed
         self._variable = variable
         self.served: dict[Val, Extent | None] = {}
-        """What was found for each computed number."""
+        """Memo: the extent of each computed scalar, or None."""
 
     def of(self, scalar: Scalar) -> Extent | None:
-        """The integer that a scalar is in terms of sizes, if that can be told."""
+        """The scalar as an integer form of sizes; None if it is not known to be one."""
         value = scalar.value
         if isinstance(value, Form):
             return constant_if_known(value)
@@ -151,7 +151,7 @@ class Extents:
         return int(value) if float(value).is_integer() else None
 
     def computed(self, expr: PointwiseOp) -> Extent | None:
-        """The integer that a scalar expression gives, if that can be told."""
+        """The result of a scalar expression as an integer form of sizes; None if there is none."""
         if expr.op in _ROUNDED:
             return self._rounded(expr)
         if expr.op == "pow":
@@ -168,7 +168,7 @@ class Extents:
         return constant_if_known(meaning(*operands))
 
     def _rounded(self, expr: PointwiseOp) -> Extent | None:
-        """Rounding, and casts, which round to 0; a truth value is whether it is not 0."""
+        """Roundings and casts, which truncate; a cast to Bool is 1 for nonzero values."""
         (x,) = expr.inputs
         assert isinstance(x, Scalar)
         whole = self.of(x)
@@ -193,8 +193,8 @@ class Extents:
 
 
 def _meaning(expr: PointwiseOp) -> Callable[..., Extent] | None:
-    """The operation on integers; a division of floats gives none, and bits of truth values are
-    and, or, not.
+    """The operation on integers, or None, as for divisions of floats. Bitwise operations on Bools
+    are the logical ones.
     """
     kinds = [v.dtype for v in expr.inputs]
     if all(kind is DataType.Bool for kind in kinds):

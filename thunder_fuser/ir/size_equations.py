@@ -1,9 +1,9 @@
-"""What a Fusion demands of its sizes: every equation between extents, and their solution.
+"""Equations between the sizes of a Fusion, and their solution.
 
-Dimensions that meet in an operation are one size. So are a dimension and the size that the
-definition states for it, the elements before and after a reshape, and an updated input and its
-update. All of that is listed here, once: a definition is refused where two of its constants meet,
-it is planned with the solution, and each call is checked equation by equation.
+Dimensions aligned by an operation have one size. So have a dimension and the size that the
+definition states for it, the numbers of elements before and after a reshape, and an updated input
+and its update. All equations are listed here, once: a definition is rejected where they equate
+different constants, it is planned with the solution, and each call is checked equation by equation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from thunder_fuser.ir.tables import opaque
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An extent of an equation, and the dimension that has it; without one, the definition does."""
+    """One side of an equation: an extent, and the tensor dimension it belongs to; no tensor if the
+    definition states the size, no axis for the number of elements.
+    """
 
     extent: Extent
     tensor: TensorView | None = None
@@ -53,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Two extents that an operation makes one."""
+    """Two extents that an operation requires to be equal."""
 
     left: Side
     right: Side
@@ -79,14 +81,14 @@ def equations(fusion: Fusion) -> Iterator[Equation]:
 
 
 def equations_of(expr: Expr) -> Iterator[Equation]:
-    """The equations of one operation, but for those that hold by themselves."""
+    """The equations of one operation, except those between identical forms."""
     for left, right in _sides(expr):
         if left.extent is not right.extent:
             yield Equation(left, right, expr.op, expr.origin)
 
 
 def equations_of_update(update: Update, origin: Origin) -> Iterator[Equation]:
-    """What is written into an input has its sizes."""
+    """The equations of an in-place update: the value has the sizes of its target."""
     dims = zip(update.target.domain.shape, update.value.domain.shape, strict=True)
     for k, (old, new) in enumerate(dims):
         if old is not new:
@@ -114,7 +116,7 @@ def _sides(expr: Expr) -> Iterator[tuple[Side, Side]]:
 
 
 def _of_call(expr: OpaqueOp) -> Iterator[tuple[Side, Side]]:
-    """The dimensions of operands that the row says are one."""
+    """The dimensions of operands that the row declares equal."""
     tensors = dict(zip(expr.parameters, expr.inputs, strict=True))
     shaped = {name: opaque.Shaped(t.domain.shape, t.dtype) for name, t in tensors.items()}
     for sides in opaque.lookup(expr.op).equal(shaped, dict(expr.attributes)):
@@ -125,7 +127,7 @@ def _of_call(expr: OpaqueOp) -> Iterator[tuple[Side, Side]]:
 
 
 def _stated(expr: ViewOp | PadOp) -> Iterator[tuple[Side, Side]]:
-    """Sizes that the definition gives dimensions which have one."""
+    """Sizes that the definition states for dimensions that have one already."""
     dims = expr.input.domain.logical
     for step in expr.output.domain.transforms:
         if isinstance(step, Assume):
@@ -145,12 +147,12 @@ def _aligned(tensors: Sequence[TensorView], but: int | None = None) -> Iterator[
 
 
 def _is_seen(dim: IterDomain) -> bool:
-    """Whether the dimension takes part in deciding a result's size."""
+    """True if the dimension takes part in the size of a broadcast result."""
     return not dim.is_broadcast or dim.expanded is not None
 
 
 def conflict(place: str, found: Sequence[tuple[int | str, str]]) -> FuserValueError:
-    """What nvFuser says where sizes differ that have to be one."""
+    """nvFuser's error for different sizes of dimensions that have to match."""
     sides = " and ".join(f"{size} ({origin})" for size, origin in found)
     return FuserValueError(
         "When trying to propagate constant tensor sizes through the graph a conflict was found "
@@ -160,10 +162,10 @@ def conflict(place: str, found: Sequence[tuple[int | str, str]]) -> FuserValueEr
 
 
 class Solution:
-    """Symbolic sizes in terms of those that are free, as far as equations tell.
+    """Symbolic sizes in terms of free ones, as far as the equations determine them.
 
-    known  what each name is that is not free
-    left   equations that no size could be read from: sizes have to be such that they hold
+    known  form of each dependent size, by name
+    left   equations that determine no size: conditions on the sizes of a call
     """
 
     def __init__(self) -> None:
@@ -174,7 +176,7 @@ class Solution:
         self._seen: set[tuple[Extent, Extent]] = set()
 
     def add(self, found: Iterable[Equation]) -> None:
-        """Solves more equations; FuserValueError where no sizes fit."""
+        """Solve further equations; FuserValueError if no sizes satisfy them."""
         waiting = [e for e in found if self._is_new(e)]
         if not waiting:
             return
@@ -186,7 +188,7 @@ class Solution:
                 solved |= self._solve(equation)
 
     def of(self, extent: Extent) -> Form:
-        """An extent in terms of free sizes, a form of this solution's context."""
+        """An extent in terms of free sizes, as a form of this solution's context."""
         if isinstance(extent, int):
             return self.context.const(extent)
         return self.context.lift(
@@ -205,7 +207,7 @@ class Solution:
         return True
 
     def _solve(self, equation: Equation) -> bool:
-        """Whether a size became known; an equation that may or may not hold is kept."""
+        """True if the equation determined a size; undecided equations are kept in `left`."""
         left, right = self.of(equation.left.extent), self.of(equation.right.extent)
         if left is right:
             return False
@@ -227,7 +229,7 @@ class Solution:
         return True
 
     def _told(self, side: Side) -> tuple[str, str]:
-        """A side as it is known, and by which operation it is."""
+        """The solved value of a side, and its description with the operations that gave it."""
         if isinstance(side.extent, Form):
             reasons = [r for v in side.extent.variables() for r in self._reasons.get(v.name, ())]
             because = f", by {' and '.join(dict.fromkeys(reasons))}" if reasons else ""
@@ -236,7 +238,7 @@ class Solution:
 
 
 def _reduced(difference: Form) -> Form:
-    """The same equation without factors that all terms share, which are taken not to be 0."""
+    """The equation divided by common factors of all terms, which are taken to be nonzero."""
     products = [factors for factors, _ in monomials(difference)]
     for size in _sizes(difference):
         if all(size in factors for factors in products):
@@ -245,8 +247,9 @@ def _reduced(difference: Form) -> Form:
 
 
 def _solution(difference: Form) -> tuple[Form, Form] | None:
-    """A size that is 0 of this equation, and its value: the last of those that are a sum of
-    others, or the last; None where none is known from the others."""
+    """(size, value) from the equation `difference` = 0: the last of the sizes that are a sum of
+    others, or the last; None if none is determined by the others.
+    """
     found: list[tuple[bool, int, Form, Form]] = []
     for k, size in enumerate(_sizes(difference)):
         unit = difference.coefficient(size)
@@ -262,7 +265,7 @@ def _solution(difference: Form) -> tuple[Form, Form] | None:
 
 
 def _multiple(difference: Form) -> tuple[Form, Form] | None:
-    """For size % k = 0: the size as k times one that is free."""
+    """From size % k = 0: (size, k * a new free variable); else None."""
     if len(difference.terms) != 1 or difference.const:
         return None
     ((digit, _),) = difference.terms
@@ -274,6 +277,6 @@ def _multiple(difference: Form) -> tuple[Form, Form] | None:
 
 
 def _sizes(form: Form) -> list[Form]:
-    """The sizes that a form depends on."""
+    """The size variables that a form depends on, as forms."""
     found = variables_by_name(form)
     return [form.context.var(v.name, v.lo, v.hi, v.multiple) for v in found]

@@ -1,7 +1,7 @@
-"""The symbolic sizes of a Fusion: which there are, and what extents are in terms of them.
+"""The symbolic sizes of a Fusion, and extents in terms of them.
 
-What operations demand of them are equations (`size_equations.py`). Formulas of a plan's bytes are
-counts (`integer/counts.py`); `runtime/open_sizes.py` makes such a plan.
+Constraints between sizes are equations (`size_equations.py`). Formulas of a plan's bytes are counts
+(`integer/counts.py`); `runtime/open_sizes.py` makes such a plan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thunder_fuser.ir.integer.symint import Form, Variable
 
 
 def variable_of(extent: Extent) -> Variable | None:
-    """The variable that an extent is, if it is nothing else."""
+    """The variable of an extent that is a plain variable, else None."""
     if isinstance(extent, int):
         return None
     try:
@@ -28,7 +28,7 @@ def variable_of(extent: Extent) -> Variable | None:
 
 
 def size_variables(fusion: Fusion) -> Mapping[str, Form]:
-    """The variables that sizes and symbolic numbers depend on, by name, in order of appearance."""
+    """The variables that sizes and symbolic scalars depend on, by name, in order of appearance."""
     found: dict[str, Form] = {}
     forms = list(_forms(fusion))
     for form in forms:
@@ -43,12 +43,12 @@ def size_variables(fusion: Fusion) -> Mapping[str, Form]:
 
 
 def variables_by_name(form: Form) -> list[Variable]:
-    """The variables of a form: T2 before T10."""
+    """The variables of a form in numeric order of their names: T2 before T10."""
     return sorted(form.variables(), key=lambda v: (len(v.name), v.name))
 
 
 def is_at_most(x: Extent, y: Extent) -> bool:
-    """Whether x <= y, proven for all sizes."""
+    """True if x <= y is proven for all sizes."""
     if isinstance(x, int) and isinstance(y, int):
         return x <= y
     difference = y - x

@@ -1,7 +1,7 @@
-"""What a well-formed Fusion is: a table of checks for each stage, run between passes in tests.
+"""Verifier of well-formed Fusions: a table of checks for each stage, run between passes in tests.
 
-A Fusion that fails here was built wrongly by us; users' mistakes are found by the builder. So every
-failure is an InternalError that names the expression and the user's line that it came from.
+Users' mistakes are found by the builder, so every failure is an InternalError, which names the
+expression and its line in the user's program.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans
 
 Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
-"""Yields (the expression at fault, or None, what is wrong with it)."""
+"""Yields (offending expression or None, description of the violation)."""
 
 
 def verify(fusion: Fusion, stage: str = "built") -> Fusion:
-    """The fusion itself, so that calls chain; InternalError at the first broken rule of the stage.
+    """The fusion itself, so that calls chain; InternalError at the first violated rule.
 
     Stages: "built" by a definition or a trace; "specialised", with every size known; "folded" by
     passes that join chains of views, with every size known.
@@ -77,7 +77,7 @@ def _place(expr: Expr | None) -> str:
 
 
 def _ssa(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Every value is defined once, before its uses, under its own id."""
+    """Every value is defined once, before its uses, under a unique id."""
     by_id: dict[int, Val] = {}
     defined: set[Val] = set()
     for value in fusion.inputs:
@@ -103,7 +103,7 @@ def _ssa(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _updates(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Updates go into distinct inputs of the same dtype and sizes."""
+    """Updates write into distinct inputs of the same dtype and sizes."""
     targets: set[Val] = set()
     for update in fusion.updates:
         target, value = update.target, update.value
@@ -119,7 +119,7 @@ def _updates(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _domains(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Logical dimensions follow from the root's, and memory order names each of them once."""
+    """Logical dimensions follow from the root's, and the memory order is a permutation of them."""
     for value in fusion.inputs:
         if isinstance(value, TensorView):
             for problem in _domain_problems(value.domain):
@@ -212,11 +212,11 @@ VIEW_STEPS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "pad": (Resize,),
     }
 )
-"""The transforms that each view is made of when it is built."""
+"""Transforms that each view consists of as built."""
 
 
 def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """A view's root is its input's logical domain; it changes no element and no dtype."""
+    """A view's root is its input's logical domain; elements and dtype are unchanged."""
     for expr in fusion.exprs:
         if isinstance(expr, ReductionOp):
             continue
@@ -239,7 +239,7 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _one_view_each(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """A view does what its name says, and a pad has a value to pad with."""
+    """A view has the transforms of its name; set, segment_set and pad are no ViewOps."""
     for expr in fusion.exprs:
         if not isinstance(expr, MoveOp):
             continue
@@ -274,7 +274,7 @@ def _cats(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _factories(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Numbers have the dtype of the tensor that they make."""
+    """Scalar operands have the dtype of the resulting tensor."""
     for expr in fusion.exprs:
         if not isinstance(expr, (FullOp, IotaOp)):
             continue
@@ -291,7 +291,7 @@ def _factories(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _randoms(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Seed and offset are integers, and parameters have the type that computes."""
+    """Seed and offset are integers, and parameters have the standard dtype."""
     for expr in fusion.exprs:
         if not isinstance(expr, RandomOp):
             continue
@@ -311,7 +311,7 @@ def _randoms(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Whole dimensions of the input are folded, in the type that the op's row says."""
+    """Whole dimensions of the input are reduced, in the accumulation dtype of the op's row."""
     for expr in fusion.exprs:
         if not isinstance(expr, ReductionOp):
             continue
@@ -343,7 +343,7 @@ def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _scans(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """The result has the input's sizes, and is accumulated in the type that the op's row says."""
+    """The result has the input's sizes, and is accumulated in the dtype of the op's row."""
     for expr in fusion.exprs:
         if not isinstance(expr, ScanOp):
             continue
@@ -368,7 +368,7 @@ def _scans(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _gathers(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """The result has the dimensions that input and index give it."""
+    """The result has the dimensions that follow from input and index."""
     for expr in fusion.exprs:
         if not isinstance(expr, GatherOp):
             continue
@@ -384,7 +384,7 @@ def _gathers(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _calls(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """Results have the sizes and dtypes that the row gives them; those of a call agree on it."""
+    """Results have the sizes and dtypes of the row; those of one call have one operation."""
     for results in fusion.calls().values():
         first = results[0]
         if len({expr.result for expr in results}) < len(results):
@@ -408,7 +408,7 @@ def _calls(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 
 
 def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
-    """No symbolic size is left."""
+    """All sizes are known."""
     for value in fusion.inputs:
         if isinstance(value, TensorView) and not value.domain.is_static:
             yield None, f"input {value} has a symbolic size"
@@ -442,4 +442,4 @@ STAGES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
         "folded": (*_ALWAYS, _static),
     }
 )
-"""The rules that hold at each stage."""
+"""Checks of each stage."""

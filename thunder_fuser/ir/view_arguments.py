@@ -1,8 +1,8 @@
-"""From a domain program back to the arguments that users write: the inverse of the builder's views.
+"""Recovery of user-level arguments from domain transforms: the inverse of the builder's views.
 
-A view stores the program that its arguments meant. Printing wants the arguments again, and every
-program has a textual form of its own for the case that there are none: passes join chains of views
-into programs that no single view could have made.
+A view stores its transforms, not its arguments. The printer wants the arguments; transforms without
+any have a textual form of their own, as passes join chains of views into transforms that no single
+view could have made.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from thunder_fuser.ir.integer.radix import operands_of_max
 
 Argument = int | bool | Val | Sequence[Extent]
 Arguments = dict[str, Argument]
-"""By nvFuser's keyword, in the order of the builder's parameters."""
+"""Arguments by nvFuser's keyword, in the order of the builder's parameters."""
 
 
 def view_arguments(expr: MoveOp) -> Arguments | None:
-    """Arguments (after the tensor) with which the builder makes this very view, or None.
+    """Arguments (after the tensor) with which the builder makes exactly this view, or None.
 
-    Derived from the program and then tried: a wrong guess costs a readable line and nothing else.
+    Derived from the transforms and then checked by building: a wrong guess only costs readability.
     """
     derive = _DERIVE.get(expr.op)
     found = None if derive is None else derive(expr)
@@ -81,12 +81,12 @@ _WORD_OF: Mapping[type[Transform], str] = MappingProxyType({v: k for k, v in _WO
 
 
 def transform_fields(step: Transform) -> tuple[str, list[Extent | Sequence[int]]]:
-    """A transform as its word and its numbers: what `transform_of` takes."""
+    """A transform as its name and field values: the arguments of `transform_of`."""
     return _WORD_OF[type(step)], [getattr(step, f.name) for f in fields(step)]
 
 
 def transform_of(word: str, *numbers: Extent | Sequence[int]) -> Transform:
-    """The transform that a tuple such as ("split", 0, 4, 8) means; FuserTypeError for others."""
+    """The transform of a tuple such as ("split", 0, 4, 8); FuserTypeError for others."""
     kind = _WORDS.get(word)
     if kind is None:
         raise FuserTypeError(f"there is no transform {word!r}; there are {', '.join(_WORDS)}")
@@ -169,7 +169,7 @@ def _slice(expr: MoveOp) -> Arguments | None:
 
 
 def _unclamped(index: Extent, size: Extent) -> Extent:
-    """What a slice's index was before it was kept below the size of its dimension."""
+    """A slice's index before it was clamped to the size of its dimension."""
     if isinstance(index, int):
         return index
     others = [x for x in operands_of_max(-index) if not x.equals(-size)]

@@ -1,9 +1,9 @@
-"""Domain programs in a simpler form: what a chain of views amounts to.
+"""Simplification of domain transforms: the shortest known equivalent of a chain of views.
 
-Steps on different dimensions commute. They are brought into one order (resizes, then what only
-regroups elements, then expansions, then one permutation), in which steps that undo or repeat each
-other become neighbours and join. The result's dimensions, kinds included, and where every element
-comes from stay the same.
+Steps on different dimensions commute. They are brought into one order (resizes, then steps that
+only regroup elements, then expansions, then one permutation), in which steps that cancel or repeat
+each other become adjacent and are joined. The result's dimensions, kinds included, and the source
+of every element stay the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Dims = tuple[IterDomain, ...]
 
 
 def simplified(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> Program:
-    """A program with the same meaning on `root`, whose sizes are static."""
+    """Equivalent transforms on `root`, whose sizes are static."""
     steps = tuple(transforms)
     while True:
         shorter = _with_pair_rewritten(root, steps)
@@ -71,7 +71,7 @@ def _is_idle(step: Transform, dims: Dims) -> bool:
             return False
 
 
-# ---- neighbours that become one
+# ---- adjacent steps that join
 
 
 def _joined(first: Transform, second: Transform) -> Program | None:
@@ -89,15 +89,15 @@ def _joined(first: Transform, second: Transform) -> Program | None:
 
 
 def _loses(first: Extent, second: Extent) -> bool:
-    """Elements cut off and then made up for are gone: a cut and a growth do not cancel."""
+    """True for a cut followed by padding: the elements cut off are lost, they do not cancel."""
     return static(first) < 0 < static(second)
 
 
-# ---- neighbours that change places
+# ---- adjacent steps that commute
 
 
 def axis_after(axis: int, step: Transform) -> int | None:
-    """Where a dimension is after a step; None if the step changes it."""
+    """Position of a dimension after a step; None if the step changes it."""
     match step:
         case Split(a):
             return None if axis == a else axis + (axis > a)
@@ -114,7 +114,7 @@ def axis_after(axis: int, step: Transform) -> int | None:
 
 
 def axis_before(axis: int, step: Transform) -> int | None:
-    """Where a dimension was before a step; None if the step made or changed it."""
+    """Position of a dimension before a step; None if the step made or changed it."""
     match step:
         case Split(a):
             return None if axis in (a, a + 1) else axis - (axis > a)
@@ -131,7 +131,7 @@ def axis_before(axis: int, step: Transform) -> int | None:
 
 
 def _swapped(first: Transform, second: Transform) -> Program | None:
-    """The same two steps in this file's order; None if they are in it, or cannot change places."""
+    """The two steps swapped into canonical order; None if they are in it, or do not commute."""
     match first, second:
         case Resize(a), Resize(b):
             return (second, first) if b < a else None
@@ -150,7 +150,7 @@ def _swapped(first: Transform, second: Transform) -> Program | None:
 
 
 def _permuted_later(order: tuple[int, ...], step: Transform) -> Program | None:
-    """`step` first, and the permutation after it."""
+    """The equivalent of a permutation followed by `step` with `step` first, or None."""
     match step:
         case Expand(a, size):
             return Expand(order[a], size), Reorder(order)
@@ -178,7 +178,7 @@ def _permuted_later(order: tuple[int, ...], step: Transform) -> Program | None:
 
 
 def _with_run_rewritten(root: Sequence[IterDomain], steps: Program) -> Program | None:
-    """Steps that keep the row-major order of elements are a reshape: said in fewer steps."""
+    """Replace a run of steps that keep the row-major order by a reshape, if that is shorter."""
     dims = tuple(root)
     begin = 0
     while begin < len(steps):
@@ -231,9 +231,9 @@ _NAMES: tuple[tuple[str, tuple[type[Transform], ...]], ...] = (
 
 
 def view_name(program: Program, *, pads: bool) -> str:
-    """The view that such steps make up; what no single one does goes by the most general name.
+    """The name of the view with such steps; the most general one if no single view has them.
 
-    No steps are a permutation: a stride_order would ask for an order in memory as well.
+    No steps are a permutation: a stride_order would ask for a memory order as well.
     """
     for name, steps in _NAMES:
         if all(isinstance(step, steps) for step in program):

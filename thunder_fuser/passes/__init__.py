@@ -1,14 +1,14 @@
-"""Passes: Fusion -> Fusion, before anything is planned. A pass never changes what a fusion returns.
+"""Passes: Fusion -> Fusion, before planning. A pass never changes what a fusion returns.
 
 Inputs stay in place and in order, and bind to the same tensors (they are the calling convention);
 an input's logical domain may get dimensions that its root has not. Outputs and updates keep their
-order, though one that writes what is there goes, and no pass removes or moves a segment_set that a
-result depends on: it is the user's cut.
+order, though an update that writes the value already there is removed, and no pass removes or moves
+a segment_set that a result depends on: it is the user's cut.
 
-A pass that finds nothing to do returns the very fusion that it got, so `run` knows when it is done.
-Each pass is a file of its name, which is its log channel too ("passes.view_chains"). They share
-`rewrite` (putting values in the place of others), ir/view_programs.py (simpler transforms of
-views), and what is known of numbers (facts/): uniform values, negative zeros, exact conversions.
+A pass that finds nothing to do returns the very fusion that it got, so that `run` detects the fixed
+point. Each pass is a file of its name, which is its log channel too ("passes.view_chains"). They
+share `rewrite` (replacement of values), ir/view_programs.py (simplified transforms of views), and
+facts about values (facts/): uniform values, negative zeros, exact conversions.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from thunder_fuser.passes.sums_of_pads import sums_of_pads
 from thunder_fuser.passes.view_chains import view_chains
 
 PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
-    # First, so that the others look at nothing that does not matter.
+    # First, so that the others do not look at dead code.
     dead_code,
-    # Before folding and casts, which simplify what is left of a fold.
+    # Before constants and casts, which simplify what is left of a reduction.
     broadcast_reductions,
-    # Before broadcasts are folded: it asks for the dimension along which nothing differs.
+    # Before broadcasts are folded: it needs the dimension along which a value is constant.
     sums_of_one_hot,
     fold_constants,
-    # After folding: an identity between two casts hides that they are neighbours.
+    # After constant folding: an identity between two casts hides that they are adjacent.
     cast_chains,
     random_masks,
     # After casts, which may stand between views only because they did nothing.
     view_chains,
-    # After views, which say how what is summed lies.
+    # After views, which determine the memory order of what is summed.
     short_sums,
     # Needs pads that are one view each.
     sums_of_pads,
     # Needs slices that are one view each, and makes views of cats that are new.
     cat_of_slices,
     broadcast_reductions,
-    # When nothing is folded but what differs.
+    # When no reduction of equal elements is left.
     rfactor_reductions,
-    # When equal things look equal.
+    # When equal expressions are in equal form.
     common_subexpressions,
-    # Last, when broadcasts that are one have one reader.
+    # Last, when common broadcasts have one reader.
     fold_broadcasts,
 )
 
@@ -71,11 +71,12 @@ def run(
     verify: bool = False,
     watch: Callable[[str, Fusion, bool], None] | None = None,
 ) -> Fusion:
-    """The fusion after all passes, in turns until none finds anything; its sizes must be static.
+    """The fusion after all passes, repeated until none changes it; its sizes must be static.
 
-    Results are the same to the last bit; under precision "fast", roundings of intermediate values
-    may be skipped. `verify` checks the fusion after every pass and raises InternalError. `watch` is
-    shown the name of each pass, what it leaves, and whether that is another fusion.
+    Results are bitwise unchanged, except where a pass reorders a reduction of floats
+    (broadcast_reductions, rfactor_reductions); under precision "fast", roundings of intermediate
+    values may be skipped. `verify` checks the fusion after every pass and raises InternalError.
+    `watch` is called with each pass's name, its result, and True if that is another fusion.
     """
     idle = 0
     for apply in itertools.cycle(PIPELINE):

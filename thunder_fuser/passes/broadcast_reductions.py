@@ -1,15 +1,15 @@
-"""broadcast_reductions: what folds copies of one element is arithmetic on that element.
+"""broadcast_reductions: a reduction of copies of one element becomes arithmetic on that element.
 
-Needs: static sizes.
-Leaves: reductions over dimensions that hold different elements, and over those of size 1 beside
-them; of complex numbers any. Reductions over nothing but dimensions of size 1 go: they are a stage
-more, or a kernel with rows of its own. So do those of size 1 of what was folded. Gradients are full
-of these: a norm's sums, kept with size 1, are summed again where they were broadcast, and the heads
-of a batch of one over the batch.
+Requires: static sizes.
+Result: reductions over dimensions of different elements, and over those of size 1 beside them; of
+complex numbers any. Reductions over nothing but dimensions of size 1 are removed: they would be
+another stage, or a kernel with rows of its own. So are those over dimensions of size 1 of a
+reduction's result. Gradients are full of these: a norm's sums, kept with size 1, are summed again
+where they were broadcast, and the heads of a batch of one over the batch.
 
 The sum of n equal numbers is n times the number, their product its n-th power, and their maximum,
-minimum, any and all the number itself: a column of the table of reductions. One rounding takes the
-place of many, so that floats may differ from a fold in the last bits, as two folds of different
+minimum, any and all the number itself: a column of the table of reductions. One rounding replaces
+many, so that floats may differ from a reduction in the last bits, as two reductions in different
 order do.
 """
 
@@ -49,7 +49,7 @@ def _replaced(expr: ReductionOp, of_folded: bool, rewrite: Rewrite) -> bool:
         if dims[k].is_broadcast and (of_folded or folds_nothing or static(dims[k].size) != 1)
     ]
     copies = math.prod(static(dims[k].size) for k in equal)
-    # There is nothing to take the place of no copy, and inf * (n + 0i) is not inf.
+    # No value replaces a reduction of no copies, and inf * (n + 0i) is not inf.
     if not equal or not copies or expr.accumulate.is_complex:
         return False
     if not reductions.lookup(expr.op).accumulator.is_number:
@@ -68,7 +68,7 @@ def _replaced(expr: ReductionOp, of_folded: bool, rewrite: Rewrite) -> bool:
 def _folded(
     expr: ReductionOp, value: TensorView, left: Sequence[int], copies: int, b: FusionBuilder
 ) -> TensorView:
-    """`value` folded over the dimensions that are left, and with so many copies of the result."""
+    """`value` reduced over the dimensions `left`, combined with `copies` copies of the result."""
     wide, dtype = expr.accumulate, expr.output.dtype
     rule = reductions.lookup(expr.op).copies if copies > 1 or not left else Copies.SAME
     if rule is Copies.SAME:
@@ -80,7 +80,7 @@ def _folded(
     if rule is Copies.MULTIPLE and copies > 1:
         value = b.apply("mul", (value, b.scalar(copies, wide)), wide)
     if rule is Copies.MULTIPLE and not left:
-        # Folding starts from 0: there is no sum -0.0.
+        # A sum starts from 0: it is never -0.0.
         value = b.apply("add", (value, b.scalar(0, wide)), wide)
     if rule is Copies.PARITY and copies % 2 == 0:
         value = b.apply("bitwise_xor", (value, value), wide)

@@ -1,11 +1,11 @@
 """cast_chains: a cast of a cast becomes one cast, or none.
 
-Needs: nothing.
-Leaves: casts of casts only where the value between is rounded, or is one that a result returns.
+Requires: nothing.
+Result: casts of casts only where the intermediate value is rounded, or is returned.
 
 A cast may be skipped if it loses nothing (bf16 -> f32 -> bf16, i32 -> i64 -> f32). One that rounds
-(f32 -> bf16 -> f32) is part of what the program means; precision "fast" skips it all the same, but
-for 8-bit floats, which are quantisation and not storage.
+(f32 -> bf16 -> f32) is part of the program's meaning; precision "fast" skips it all the same,
+except for 8-bit floats, which are quantisation and not storage.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def _source(
     operand: dict[TensorView, TensorView],
     precision: Precision,
 ) -> TensorView:
-    """The value furthest back whose cast to `dtype` is the same as `x`'s."""
+    """The earliest value whose cast to `dtype` equals that of `x`."""
     while x in operand and _skippable(operand[x].dtype, x.dtype, dtype, precision):
         x = operand[x]
     return x
 
 
 def _skippable(source: DataType, between: DataType, end: DataType, precision: Precision) -> bool:
-    """Whether source -> between -> end gives what source -> end gives, or may be taken to."""
+    """True if source -> between -> end equals source -> end, or may be treated so."""
     if precision == "fast" and all(d.is_floating for d in (source, between, end)):
         return between.itemsize >= 2
     if not holds(between, source):
         return False
-    # A float out of an integer's range becomes whatever the conversion's instruction makes of it.
+    # The conversion of a float out of an integer's range depends on the instruction.
     if end.is_integral and between.category > Category.INT:
         return end is source
-    # Converting an integer may round in two steps where a narrow float is made by way of fp32.
+    # An integer may be rounded twice where a narrow float is made by way of fp32.
     if between.is_floating and source.category <= Category.INT:
         return holds(end, source)
     return True

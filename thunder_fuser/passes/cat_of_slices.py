@@ -1,8 +1,8 @@
-"""cat_of_slices: slices joined again are one slice; a slice of one piece of a cat reads the piece;
-a cat of one piece is a copy.
+"""cat_of_slices: a cat of adjacent slices becomes one slice; a slice of one piece of a cat reads
+the piece; a cat of one piece is a copy.
 
-Needs: static sizes; slices that are one view each (view_chains).
-Leaves: no cat of slices of one tensor that touch, and no slice that lies inside one piece of a cat.
+Requires: static sizes; slices that are one view each (view_chains).
+Result: no cat of adjacent slices of one tensor, and no slice within one piece of a cat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
 class _Slice(NamedTuple):
-    """Elements begin..end along the cat's dimension of `program` on `base`."""
+    """Elements begin..end along the cat's dimension of `program` applied to `base`."""
 
     base: TensorView
     program: Program
@@ -26,7 +26,7 @@ class _Slice(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What a cat reads: a tensor, or several that together are one slice (and no `tensor`)."""
+    """An operand of a cat: a tensor, or adjacent ones as one slice (then `tensor` is None)."""
 
     tensor: TensorView | None
     slice: _Slice | None
@@ -51,7 +51,7 @@ def cat_of_slices(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
 def _placed(
     rewrite: Rewrite, out: TensorView, base: TensorView, steps: Program, fill: Val | None = None
 ) -> bool:
-    """Puts that view of `base` in the place of `out`, where it is the same in all respects."""
+    """Replace `out` by that view of `base`, if it is equal in all respects; True if done."""
     program = simplified(base.domain.logical, steps)
     if replay(base.domain.logical, program) != out.domain.logical:
         return False
@@ -72,7 +72,7 @@ def _placed(
 
 def _rejoined(expr: CatOp, rewrite: Rewrite) -> bool:
     first = expr.inputs[0]
-    # Of a dimension that is repeated a copy repeats the elements, too.
+    # Not of an expanded dimension, which would be expanded in the copy, too.
     if len(expr.inputs) == 1 and first.domain.logical == expr.output.domain.logical:
         rewrite.replace(expr.output, rewrite.builder.set(rewrite.tensor(first)))
         return True
@@ -94,9 +94,9 @@ def _rejoined(expr: CatOp, rewrite: Rewrite) -> bool:
 
 
 def _as_slice(expr: Expr | None, dim: int) -> _Slice | None:
-    """The tensor that `expr` makes as a slice along `dim`, if it is one.
+    """`expr` as a slice of its input along `dim`, if it is one.
 
-    The slice may be followed by steps on other dimensions: it could as well be the last step.
+    Steps on other dimensions may follow the slice, as it commutes with them.
     """
     if not isinstance(expr, ViewOp | CopyOp):
         return None
@@ -152,7 +152,7 @@ def _slice_of_piece(expr: ViewOp | CopyOp | PadOp, rewrite: Rewrite) -> bool:
     steps = expr.output.domain.transforms
     fill = expr.fill if isinstance(expr, PadOp) else None
     k = next((k for k, step in enumerate(steps) if _is_cut_along(step, cat.dim)), None)
-    # Behind another kind of step, the axis of that number may be another dimension.
+    # After another kind of step, the axis of that number may be another dimension.
     if k is None or not all(isinstance(step, Resize) for step in steps[:k]):
         return False
     cut = steps[k]

@@ -1,7 +1,7 @@
 """common_subexpressions: equal expressions of equal operands are computed once.
 
-Needs: nothing; finds more after the other passes have brought expressions into one form.
-Leaves: no two equal expressions, except segment_sets and results that are memory of their own.
+Requires: nothing; finds more after the other passes have brought expressions into one form.
+Result: no two equal expressions, except segment_sets and results with memory of their own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def common_subexpressions(fusion: Fusion, _precision: Precision = "strict") -> F
     for expr in rewrite.walk():
         key = _key(expr, rewrite)
         if isinstance(expr, OpaqueOp) and key not in known:
-            # One call has all the results that equal ones have.
+            # Equal calls become one call, whose results are those that any of them has.
             call = calls.setdefault(_call(expr, rewrite), expr.call)
             expr = replace(expr, call=call)
         found = known.get(key)
@@ -60,7 +60,7 @@ def _is_replaceable(expr: Expr, found: Val, rewrite: Rewrite) -> bool:
 
 
 def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
-    """What the expression computes: equal keys give equal values."""
+    """Key of the computation: equal keys give equal values."""
     operands = [_operand(rewrite[v]) for v in expr.inputs]
     commutes = isinstance(expr, PointwiseOp) and pointwise.lookup(expr.op).has(Fact.COMMUTATIVE)
     if commutes and not any(v.dtype.is_complex for v in expr.inputs):
@@ -85,7 +85,7 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
 
 
 def _call(expr: OpaqueOp, rewrite: Rewrite) -> Hashable:
-    """What a call computes. Two that draw numbers draw others."""
+    """Key of a call. Calls that draw random numbers are never equal."""
     operands = tuple(_operand(rewrite[v]) for v in expr.inputs)
     attributes = tuple((name, repr(value)) for name, value in expr.attributes)
     is_random = opaque.lookup(expr.op).is_random(dict(expr.attributes))
@@ -93,7 +93,7 @@ def _call(expr: OpaqueOp, rewrite: Rewrite) -> Hashable:
 
 
 def _operand(value: Val) -> Hashable:
-    """Constants are known by their value; `repr` tells -0.0 from 0.0 and 1 from True."""
+    """Constants are compared by value; `repr` distinguishes -0.0 from 0.0 and 1 from True."""
     if isinstance(value, TensorView) or not value.is_constant:
         return value.name if isinstance(value, TensorView) or value.value is None else value.value
     return (value.dtype, repr(value.value))

@@ -1,7 +1,7 @@
-"""dead_code: expressions that no result depends on disappear, and updates that change nothing.
+"""dead_code: expressions that no result depends on are removed, and updates without effect.
 
-Needs: static sizes.
-Leaves: every expression is read by a later one or is a result; inputs and outputs as they were.
+Requires: static sizes.
+Result: every expression is read by a later one or is a result; inputs and outputs unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _without_idle_updates(fusion: Fusion) -> Fusion:
 
 
 def _changes(update: Update, fusion: Fusion) -> bool:
-    """Whether an update writes another thing than what is there."""
+    """True if an update writes anything but the value that is there."""
     *moved, value = copy_chain(update.value, fusion)
     steps = [step for tensor in reversed(moved) for step in tensor.domain.transforms]
     return value is not update.target or bool(simplified(value.domain.logical, steps))

@@ -1,12 +1,12 @@
-"""fold_broadcasts: inputs get the dimensions that are broadcast behind them (NVIDIA/Fuser #3366).
+"""fold_broadcasts: broadcasts are moved into the domains of inputs (NVIDIA/Fuser #3366).
 
-Needs: static sizes.
-Leaves: no broadcast of what is computed, point by point, from inputs and constants alone.
+Requires: static sizes.
+Result: no broadcast of a value computed, point by point, from inputs and constants alone.
 
 The torch tensor still binds to the root of the input, [i0]; its logical domain is [i0, b1], and all
-between input and broadcast gets the dimension too. A broadcast stays where something else is in
-between: a reduction (so that an all-reduce stays one), a view that moves more than dimensions, a
-value that is returned, or read by somebody else.
+values between input and broadcast get the dimension too. A broadcast stays if there is anything
+else in between: a reduction (so that an all-reduce stays one), a view that moves more than
+dimensions, a value that is returned, or that has other readers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorVie
 from thunder_fuser.passes.rewrite import Precision, Rewrite
 
 Inserted = tuple[tuple[int, Extent], ...]
-"""New dimensions: where each is in the end, in increasing order, and the size that it shows."""
+"""Inserted dimensions: (final position, size) in increasing order of position."""
 
 
 def fold_broadcasts(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
@@ -43,11 +43,11 @@ def fold_broadcasts(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     return rewrite.result()
 
 
-# ---- which values get which dimensions
+# ---- search
 
 
 class _Search:
-    """Cones from a broadcast up to inputs, in which every value has its dimensions inserted."""
+    """Search for cones from a broadcast up to inputs, whose values all get its dimensions."""
 
     def __init__(self, fusion: Fusion) -> None:
         self._fusion = fusion
@@ -57,9 +57,9 @@ class _Search:
         self._fixed = targets | set(memory_behind_results(fusion))
 
     def run(self) -> dict[Val, Inserted]:
-        """What to insert into which values. A folded broadcast itself gets nothing: it goes."""
+        """Dimensions to insert per value. A folded broadcast itself gets none: it is removed."""
         found: dict[Val, Inserted] = {}
-        # The last ones first: a broadcast of a broadcast is folded with what is between them.
+        # In reverse order: a broadcast of a broadcast is folded with the values between them.
         for expr in reversed(self._fusion.exprs):
             added = _broadcast(expr)
             if added and expr.output not in self._fixed and expr.output not in found:
@@ -69,7 +69,7 @@ class _Search:
         return found
 
     def _cone(self, end: Expr, added: Inserted) -> dict[Val, Inserted] | None:
-        """None where something on the way to the inputs cannot have the dimensions."""
+        """The cone of one broadcast; None if a value in it cannot have the dimensions."""
         assert isinstance(end, ViewOp)
         cone: dict[Val, Inserted] = {end.output: (), end.input: added}
         beside: set[Val] = set()
@@ -95,7 +95,7 @@ class _Search:
         return None if beside & cone.keys() else cone
 
     def _operands(self, value: Val, inserted: Inserted) -> list[tuple[Val, Inserted]] | None:
-        """What a value's operands need so that it gets the dimensions; None if it cannot."""
+        """Dimensions that a value's operands need for it to have `inserted`; None if impossible."""
         if not isinstance(value, TensorView) or value in self._fixed:
             return None
         expr = self._definitions.get(value)
@@ -104,7 +104,7 @@ class _Search:
                 dense = value.domain.allocation == tuple(range(value.rank))
                 return None if value.is_cpu or not dense else []
             case FullOp():
-                # A full has no dimensions that only show their size.
+                # A full has no expanded dimensions.
                 return [] if all(size == 1 for _, size in inserted) else None
             case PointwiseOp():
                 tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
@@ -118,7 +118,7 @@ class _Search:
 
 
 def _broadcast(expr: Expr) -> Inserted:
-    """What a view inserts that does nothing else; () for any other expression."""
+    """The dimensions inserted by a pure broadcast; () for any other expression."""
     if not isinstance(expr, ViewOp) or expr.op == "stride_order":
         return ()
     sizes: list[Extent | None] = [None] * expr.input.rank
@@ -134,7 +134,7 @@ def _broadcast(expr: Expr) -> Inserted:
 
 
 def _aligned(inserted: Inserted, out: TensorView, operand: TensorView) -> Inserted:
-    """Operands align at the right: what one of lower rank gets lies behind its first dimension."""
+    """Insertions for an operand of possibly lower rank: operands are aligned at the right."""
     if operand.rank == out.rank:
         return inserted
     if not operand.rank:
@@ -144,13 +144,13 @@ def _aligned(inserted: Inserted, out: TensorView, operand: TensorView) -> Insert
 
 
 def _places(inserted: Inserted, rank: int) -> list[int]:
-    """Where the dimensions that were there before are in the end."""
+    """Final positions of the dimensions that were there before."""
     taken = {place for place, _ in inserted}
     return [k for k in range(rank + len(inserted)) if k not in taken]
 
 
 def _joined(first: Inserted, second: Inserted) -> Inserted:
-    """Both insertions, one after the other, as one."""
+    """Two insertions, one after the other, as one."""
     rank = max(place for place, _ in first) + 1
     places = _places(second, rank)
     return tuple(sorted([(places[place], size) for place, size in first] + [*second]))
@@ -165,7 +165,7 @@ def _order(expr: ViewOp) -> tuple[int, ...]:
 
 
 def _before(inserted: Inserted, order: Sequence[int]) -> tuple[Inserted, tuple[int, ...]]:
-    """What to insert in front of a permutation, at the end, and the permutation to follow."""
+    """Insertions before a permutation, at the end, and the permutation that then follows."""
     rank = len(order)
     moved = tuple((rank + n, size) for n, (_, size) in enumerate(inserted))
     new = dict(
@@ -175,7 +175,7 @@ def _before(inserted: Inserted, order: Sequence[int]) -> tuple[Inserted, tuple[i
     return moved, tuple(new[k] if k in new else next(old) for k in range(rank + len(inserted)))
 
 
-# ---- the fusion with these dimensions
+# ---- rewrite
 
 
 class _Insert(Rewrite):
@@ -193,8 +193,8 @@ class _Insert(Rewrite):
         return self.builder.adopt_input(shown, domain.root)
 
     def insert(self, expr: Expr) -> bool:
-        """Whether the expression is now there with its dimensions. Pointwise ones get them from
-        their operands.
+        """Build the expression with its inserted dimensions; False for pointwise ones, which get
+        them from their operands.
         """
         inserted = self._wanted[expr.output]
         match expr:

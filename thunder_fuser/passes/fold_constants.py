@@ -1,12 +1,12 @@
-"""fold_constants: what can be computed now is, and operations that change nothing disappear.
+"""fold_constants: constants are evaluated, and operations without effect are removed.
 
-Needs: nothing.
-Leaves: no operation on constants alone that has one right answer; no x * 1, x - 0, -(-x), ...
+Requires: nothing.
+Result: no correctly rounded operation on constants alone; no x * 1, x - 0, -(-x), ...
 
-Only what holds for every input, NaN, infinities and -0.0 included: x * 0 stays for floats, and so
-does x + 0.0, which turns -0.0 into 0.0. That sum goes where x cannot be -0.0, and under precision
-"fast" always. x + -0.0 and x - 0.0 are x. Of complex numbers only sums are folded: products mix
-their parts (inf * 0), and implementations differ in the sign of zeros.
+Only identities that hold for every input, NaN, infinities and -0.0 included: x * 0 stays for
+floats, and so does x + 0.0, which turns -0.0 into 0.0. That sum is removed where x cannot be -0.0,
+and under precision "fast" always. x + -0.0 and x - 0.0 are x. Of complex numbers only sums are
+folded: products mix their parts (inf * 0), and implementations differ in the sign of zeros.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Fold:
         self._positive = PositiveZeros(self._uniform)
 
     def replace(self, expr: Expr) -> bool:
-        """Whether something simpler stands for the expression's output now."""
+        """Replace the expression's output by a simpler value; True if done."""
         uniform = self._uniform.learn(expr)
         self._positive.learn(expr)
         out = expr.output
@@ -59,14 +59,14 @@ class _Fold:
         return any(self._become(expr, k, x) for k, x in self._unchanged(expr))
 
     def _is_shown(self, expr: Expr) -> bool:
-        """Whether a result is a view of a constant that is in memory for another one, too."""
+        """True if a result is a view of a constant that is in memory for another result, too."""
         base = self._behind.get(expr.output) if isinstance(expr.output, TensorView) else None
         if not isinstance(expr, MoveOp) or base is None or base is expr.output:
             return False
         return self._results[base] > 1 and base.numel <= expr.output.numel
 
     def _unchanged(self, expr: PointwiseOp) -> Iterator[tuple[int, Val]]:
-        """Values that the result equals, up to their dtype, and which operand they stand for."""
+        """(operand position, value) pairs where the result equals the value, up to its dtype."""
         op, operands = expr.op, expr.inputs
         row = pointwise.lookup(op)
         for place in row.neutral_places:
@@ -100,7 +100,7 @@ class _Fold:
         return self._precision == "fast" or expr.inputs[1 - place] in self._positive
 
     def _absorbing(self, expr: PointwiseOp) -> int | None:
-        """The place of an operand that is the result, whatever the other is."""
+        """Position of an operand that is the result, whatever the other is; else None."""
         number = pointwise.lookup(expr.op).absorbing
         if number is None:
             return None
@@ -111,7 +111,7 @@ class _Fold:
         return None
 
     def _become(self, expr: PointwiseOp, place: int, x: Val) -> bool:
-        """Puts operand `x`, converted as the operation would convert it, in the output's place."""
+        """Replace the output by operand `x`, converted as by the operation; True if done."""
         out = expr.output
         assert isinstance(out, TensorView)
         if not isinstance(x, TensorView):
@@ -132,7 +132,7 @@ class _Fold:
         return False
 
     def _become_full(self, out: TensorView, number: Number) -> bool:
-        # An expanded dimension, or an order in memory, is more than a full can say.
+        # A full cannot express an expanded dimension, or a memory order.
         is_plain = all(d.expanded is None for d in out.domain.logical)
         if not is_plain or out.domain.allocation != tuple(range(out.rank)):
             return False

@@ -1,14 +1,14 @@
-"""random_masks: uniform numbers that are only compared with a constant are a mask, drawn at once.
+"""random_masks: uniform numbers that are only compared with a constant become a Bernoulli mask.
 
-Needs: nothing.
-Leaves: no comparison of a constant with uniform numbers of 32 bits that nobody else reads, but for
-those that all numbers pass, or none, and that are returned.
+Requires: nothing.
+Result: no comparison of a constant with 32-bit uniform numbers that have no other reader, except
+returned ones that all numbers pass, or none.
 
-Dropout draws a number for each element to ask whether it is below 1 - p. The number grows with the
-word that it is made of, so the words for which the answer is yes are neighbours (the last words,
-whose numbers round to the upper end and become the lower one, are neighbours of the first). A
-"bernoulli" tells them by two integer instructions, where the number takes a conversion, a product,
-a rounding and two comparisons. Which words they are, the reference evaluator says.
+Dropout draws a number per element to test if it is below 1 - p. The number increases with its
+random word, so the words that pass are a contiguous range (the last words, whose numbers round to
+the upper bound and become the lower one, wrap around to the first). A "bernoulli" tests that with
+two integer instructions, where the number takes a conversion, a product, a rounding and two
+comparisons. The range is found with the reference evaluator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DTYPES = (DataType.Float, DataType.Half, DataType.BFloat16)
 _COMPARISONS = ("lt", "le", "gt", "ge")
 
 Test = Callable[[torch.Tensor], torch.Tensor]
-"""What holds of some words."""
+"""A predicate on random words, elementwise."""
 
 
 @where(lambda expr: expr.op == "uniform")
@@ -67,7 +67,7 @@ def _replaced(
     elif out not in rewrite.results:
         made = b.full(out.sizes, count > 0, DataType.Bool)
     else:
-        # A constant that is returned shares nothing with others, and would be a kernel of its own.
+        # A returned constant shares memory with nothing, and would be a kernel of its own.
         return False
     if not rewrite.may_become(out, made):
         return False
@@ -80,15 +80,15 @@ def _is_number(value: Val) -> bool:
 
 
 def _is_known(drawn: RandomOp) -> bool:
-    """Whether its numbers, all but the last, grow with their words."""
+    """True if its numbers, except the last words', increase with their words."""
     low, high = (v.value if isinstance(v, Scalar) else None for v in drawn.parameters)
     is_interval = isinstance(low, float) and isinstance(high, float) and low < high
     return drawn.op == "uniform" and drawn.output.dtype in _DTYPES and is_interval
 
 
 def _accepted(drawn: RandomOp, comparison: PointwiseOp) -> tuple[int, int]:
-    """The first of the words whose numbers pass the comparison, and how many they are; behind the
-    last of all words comes the first.
+    """(first, count) of the range of words whose numbers pass the comparison; it may wrap around
+    from the last word to the first.
     """
     evaluator = Evaluator(False, torch.device("cpu"))
     low, high = (evaluator[v] for v in drawn.parameters)
@@ -106,7 +106,7 @@ def _accepted(drawn: RandomOp, comparison: PointwiseOp) -> tuple[int, int]:
         return bool(passes(torch.tensor([word])))
 
     lowest = evaluator.convert(low, DataType.Float, tensor.dtype)
-    # From here on numbers round to the upper end, and are the lower one.
+    # From this word on numbers round to the upper bound, and are replaced by the lower one.
     end = _first(lambda words: numbers(words) == lowest, WORDS // 2, WORDS)
     starts_with = passing(0)
     change = _first(lambda words: passes(words) != starts_with, 0, end)
@@ -119,8 +119,8 @@ def _accepted(drawn: RandomOp, comparison: PointwiseOp) -> tuple[int, int]:
 
 
 def _first(test: Test, begin: int, end: int) -> int:
-    """The first word from `begin` on for which a test holds that holds for all behind it; `end` if
-    it holds for none before that.
+    """The first word from `begin` on from which a test holds for all words before `end`; `end` if
+    there is none.
     """
     while begin < end:
         words = torch.arange(begin, end, max((end - begin) // 4096, 1))

@@ -1,9 +1,9 @@
-"""Rewrite: a `Rebuild` for passes that put one value in the place of another.
+"""Rewrite: a `Rebuild` for passes that replace one value by another.
 
-Equal numbers are not enough for that. What a fusion returns is memory that the caller may write
-into: `x * 1` is a new tensor and `x` is not, and two equal results are two tensors. So a value
-behind a result is only replaced by one whose memory is neither an input's nor another result's, and
-in which its elements are as far apart: a copy of what is expanded has each of them once.
+Equal elements are not enough for that. A result is memory that the caller may write into: `x * 1`
+is a new tensor and `x` is not, and two equal results are two tensors. So a value whose memory a
+result shows is only replaced by one whose memory is neither an input's nor another result's, and in
+which elements are repeated no more often: a copy of an expanded tensor has each of them once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from thunder_fuser.ir.fusion import Expr, Fusion, Scalar, TensorView, Val, shows
 from thunder_fuser.ir.rebuild import Rebuild, renumbered
 
 Precision = Literal["strict", "fast"]
-"""strict: no bit of a result changes. fast: roundings of intermediate values may be skipped."""
+"""strict: results are bitwise unchanged, but for the order of reductions. fast: roundings of
+intermediate values may be skipped, too.
+"""
 
 
 Pass = Callable[[Fusion, Precision], Fusion]
 
 
 def where(holds: Callable[[Expr], bool]) -> Callable[[Pass], Pass]:
-    """A pass that has nothing to do in a fusion without an expression for which that holds: most
-    passes rebuild all of a program to find out.
+    """Decorator: skip a pass for fusions without an expression for which `holds` is true. Most
+    passes would rebuild the whole program to find out.
     """
 
     def restricted(apply: Pass) -> Pass:
@@ -42,11 +44,11 @@ def where(holds: Callable[[Expr], bool]) -> Callable[[Pass], Pass]:
 
 
 class Rewrite(Rebuild):
-    """Walks through a fusion expression by expression, and keeps them except where a pass replaces.
+    """Walks a fusion expression by expression, and keeps each unless a pass replaces it.
 
-    Passes match on the old fusion's values and replace by new ones: `rewrite[old]` is the new value
-    for an old one, itself rewritten already. It is the old one as long as nothing that it is
-    computed from was replaced: most passes find nothing most of the time, and copy nothing.
+    Passes match on the old fusion's values and replace them by new ones: `rewrite[old]` is the
+    rewritten value of an old one. It is the old one itself as long as none of its producers was
+    replaced: most passes find nothing most of the time, and copy nothing.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -59,7 +61,7 @@ class Rewrite(Rebuild):
         self._stretch = _stretches(fusion)
         self._inputs = frozenset(self[v] for v in fusion.inputs)
         self._memory: dict[Val, Val] = {}
-        # How often views of new values show one place of that memory.
+        # Number of times that views of new values show one element of that memory.
         self._shown: dict[Val, int] = {}
         self._claims: dict[Val, TensorView] = {}
         self._returned: dict[Val, Val] = {}
@@ -72,18 +74,18 @@ class Rewrite(Rebuild):
 
     def __getitem__(self, old: Val) -> Val:
         if isinstance(old, Scalar) and old.value is not None:
-            # A constant is what it is.
+            # A constant is its own new value.
             return self._new.get(old, old)
         return super().__getitem__(old)
 
     def walk(self) -> Iterator[Expr]:
-        """The old expressions in order; what is built meanwhile gets the present one's origin."""
+        """The old expressions in order; new ones built meanwhile get the present one's origin."""
         for expr in self._fusion.exprs:
             self.builder.origin = expr.origin
             yield expr
 
     def producer(self, old: Val) -> Expr | None:
-        """The expression that computes an old value; None of inputs."""
+        """The expression that computes an old value; None for inputs."""
         return self._fusion.definitions().get(old)
 
     def copy(self, expr: Expr) -> Val:
@@ -118,7 +120,7 @@ class Rewrite(Rebuild):
         fill: Val | None = None,
         allocation: Sequence[int] | None = None,
     ) -> TensorView:
-        """A view of the new value `x`, as `FusionBuilder.view` makes it."""
+        """A view of the new value `x`, as `FusionBuilder.view` makes it; its memory is tracked."""
         new = self.builder.view(op, x, transforms, fill=fill, allocation=allocation)
         if op != "set" and fill is None:
             self._looks_at(new, x, transforms)
@@ -129,7 +131,7 @@ class Rewrite(Rebuild):
         self._shown[new] = self._shown.get(source, 1) * _repetitions(transforms)
 
     def may_become(self, old: TensorView, new: TensorView) -> bool:
-        """Whether the new value, which has `old`'s elements, may be put in its place."""
+        """True if the new value, which has `old`'s elements, may replace it."""
         same_form = (
             old.dtype is new.dtype
             and old.domain.logical == new.domain.logical
@@ -146,7 +148,7 @@ class Rewrite(Rebuild):
     def may_share(
         self, old: TensorView, new: TensorView, transforms: Sequence[Transform] = ()
     ) -> bool:
-        """Whether the new value, seen through transforms, may be put in the place of `old`."""
+        """True if the new value, viewed through transforms, may replace `old`."""
         memory = self._memory_of(new)
         behind = self._behind.get(old)
         if behind is None:
@@ -158,7 +160,7 @@ class Rewrite(Rebuild):
         return self._claims.get(memory, behind) == behind
 
     def result(self) -> Fusion:
-        """The rewritten fusion, or the very same one if nothing was replaced."""
+        """The rewritten fusion, or the same object if nothing was replaced."""
         return renumbered(self.finish(self._fusion)) if self.fired else self._fusion
 
     def _memory_of(self, new: Val) -> Val:
@@ -166,12 +168,12 @@ class Rewrite(Rebuild):
 
 
 def _repetitions(transforms: Sequence[Transform]) -> int:
-    """How often a view shows each element."""
+    """Number of times that a view shows each element."""
     return prod(static(step.size) for step in transforms if isinstance(step, Expand))
 
 
 def _stretches(fusion: Fusion) -> dict[TensorView, int]:
-    """How often views show one place in memory, where that is more than once."""
+    """Number of times that views show one element in memory, where that is more than once."""
     found: dict[TensorView, int] = {}
     for expr in fusion.exprs:
         if shows_memory(expr):

@@ -1,17 +1,18 @@
-"""rfactor_reductions: what is folded of rows that have waited for folds of their own is folded row
-by row, and what that leaves of each row is folded then.
+"""rfactor_reductions: a reduction over rows that depend on row reductions is split into a reduction
+per row and a reduction of the rows' results.
 
-Needs: static sizes.
-Leaves: no fold of a number over the dimensions of a fold that its elements wait for, and others.
+Requires: static sizes.
+Result: no single-value reduction over the dimensions of a reduction that its elements depend on,
+and others.
 
-A loss over all elements of a softmax (a divergence, an entropy, a mean square) waits for each row's
-maximum and sum. As one fold over everything it has no row to be ready at: a kernel of its own reads
-all of it again. As a fold of each row it is one more stage of the kernel that has the row, which
-adds up the rows' results behind a grid barrier. The name is nvFuser's and Halide's for a reduction
-domain that is split in two.
+A loss over all elements of a softmax (a divergence, an entropy, a mean square) depends on each
+row's maximum and sum. As one reduction over everything it has no row at which it is ready: a kernel
+of its own reads all of it again. As a reduction per row it is one more stage of the kernel that has
+the row, which reduces the rows' results after a grid barrier. The name is nvFuser's and Halide's
+for a split of a reduction domain in two.
 
-Elements are folded in another order, so that floats may differ in the last bits, as two folds of
-different order do.
+Elements are reduced in another order, so that floats may differ in the last bits, as two reductions
+in different order do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 Rows = tuple[tuple[int, ...], tuple[int, ...]]
-"""Sizes of what was folded, and which of its dimensions."""
+"""(sizes of a reduction's operand, its reduced dimensions)."""
 
 
 @where(lambda expr: isinstance(expr, ReductionOp))
@@ -45,7 +46,9 @@ def rfactor_reductions(fusion: Fusion, _precision: Precision = "strict") -> Fusi
 def _split(
     expr: ReductionOp, sizes: tuple[int, ...], waits: frozenset[Rows], rewrite: Rewrite
 ) -> bool:
-    """Puts two folds in the place of one whose elements wait for folds of some dimensions of it."""
+    """Split a reduction whose elements depend on reductions over some of its dimensions; True if
+    done.
+    """
     own = set(expr.dims)
     rows = {dims for folded, dims in waits if folded == sizes and set(dims) < own}
     if len(rows) != 1 or not reductions.lookup(expr.op).accumulator.is_number:

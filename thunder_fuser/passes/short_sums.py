@@ -1,18 +1,18 @@
-"""short_sums: a sum over a few elements that lie far apart is additions of slices.
+"""short_sums: a sum over a few elements with a large stride becomes additions of slices.
 
-Needs: static sizes.
-Leaves: no sum of 2 to `_MOST` elements of what no fold computed, if it is large and the dimension
-that is innermost in memory is kept.
+Requires: static sizes.
+Result: no sum of 2 to `_MOST` elements that do not depend on a reduction, if it is large and the
+dimension that is innermost in memory is kept.
 
 Gradients of heads that share a key or value are summed over a group of 2 to 8 of them, those of
-experts over the few that were chosen. As a fold, that parts what comes before from what comes
-behind: rows and columns are its own, and a kernel has one set of them. As additions it is
-arithmetic at a point: rotations and sums of gradients behind it share its kernel, and an outer
-reduction reads it on its way. Where the innermost dimension is folded, the slices would be elements
-apart, and where the result is small, the folded dimension holds most of the parallelism.
+experts over the few that were chosen. As a reduction, that separates its producers from its
+consumers: it has rows and columns of its own, and a kernel has one set of them. As additions it is
+pointwise: rotations and sums of gradients after it share its kernel, and an outer reduction
+computes it in its prologue. Where the innermost dimension is reduced, the slices would be elements
+apart, and where the result is small, the reduced dimension has most of the parallelism.
 
 Additions are in the order of the elements and begin with 0, as those of torch's kernels for a few
-elements do: there is no sum -0.0.
+elements do: a sum is never -0.0.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 _MOST = 8
-"""Elements that are added: each is a load at the same time, and as many registers."""
+"""Most elements of a sum that becomes additions: each is a load in flight and a register."""
 _LEAST = 1 << 16
-"""Elements of a result whose points keep a GPU busy: a quarter of an H200's threads, one each."""
+"""Fewest elements of a result that keep a GPU busy: a quarter of an H200's threads, one each."""
 
 
 @where(lambda expr: isinstance(expr, ReductionOp))
@@ -73,8 +73,8 @@ def _is_short(expr: ReductionOp, rewrite: Rewrite) -> bool:
 
 
 def _innermost(x: TensorView, rewrite: Rewrite) -> int:
-    """The dimension whose neighbours are neighbours in memory, as far as permutations and
-    arithmetic lead.
+    """The dimension with the smallest stride in memory, as far as it can be traced through
+    permutations and pointwise operations.
     """
     expr = rewrite.producer(x)
     if isinstance(expr, PointwiseOp):
@@ -104,7 +104,7 @@ def _added(expr: ReductionOp, rewrite: Rewrite) -> TensorView:
 
 
 def _element(x: TensorView, dims: Sequence[int], at: Sequence[int], rewrite: Rewrite) -> TensorView:
-    """The elements at one place of what is folded."""
+    """The slice of `x` at one position of the reduced dimensions."""
     sizes = x.domain.sizes
     cut: list[Transform] = [
         Resize(k, -place, place + 1 - static(sizes[k])) for k, place in zip(dims, at, strict=True)

@@ -1,12 +1,12 @@
-"""sums_of_one_hot: what is 0 but at one index is, added up, the number there.
+"""sums_of_one_hot: a sum of elements that are 0 except at one index becomes the element there.
 
-Needs: static sizes.
-Leaves: no sum over a dimension of `where(iota == index, x, 0)`, with casts behind it, where index
-and x are the same all along that dimension; of complex numbers any.
+Requires: static sizes.
+Result: no sum over a dimension of `where(iota == index, x, 0)`, possibly cast, where index and x
+are constant along that dimension; of complex numbers any.
 
-The gradient of a loss that chooses a class is such a tensor, and that of log_softmax adds it up.
-The sum of one number and zeros is that number to the bit, or 0 where the index is out of range;
--0.0 becomes 0.0, as in any sum that starts from 0.
+The gradient of a loss that selects a class is such a tensor, and that of log_softmax sums it. The
+sum of one number and zeros is bitwise that number, or 0 where the index is out of range; -0.0
+becomes 0.0, as in any sum that starts from 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """A tensor that counts from `start` along `dim`, and is the same along the others."""
+    """A tensor that counts from `start` along `dim`, and is constant along the others."""
 
     dim: int
     start: int
@@ -44,7 +44,7 @@ class _Positions:
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
-    """A tensor of bool: true where the position is `index`, if everything in `also` is true."""
+    """A Bool tensor: true where the position is `index`, if all of `also` are true."""
 
     at: _Positions
     index: Val
@@ -53,7 +53,7 @@ class _Hit:
 
 @dataclass(frozen=True, slots=True)
 class _OneHot:
-    """A tensor that is `value`, cast to some types in turn, where there is a hit, else 0."""
+    """A tensor that is `value`, cast to `casts` in turn, where there is a hit, else 0."""
 
     hit: _Hit
     value: Val
@@ -111,7 +111,7 @@ def _counted(expr: IotaOp, uniform: Uniform) -> _Positions | None:
     start, step = uniform.number(expr.start), uniform.number(expr.step)
     if not isinstance(start, int) or step != 1:
         return None
-    # Where its dtype wraps, it counts through a number twice.
+    # Where its dtype wraps around, it has a number twice.
     held = torch.iinfo(out.dtype.torch)
     fits = held.min <= start and start + static(out.domain.logical[0].size) - 1 <= held.max
     return _Positions(0, start) if fits else None
@@ -138,12 +138,12 @@ def _both(one: Val, other: Val, out: TensorView, known: Mapping[Val, _Known]) ->
 
 
 def _of_rank(value: Val, out: TensorView, known: Mapping[Val, _Known]) -> _Known | None:
-    """What is known of an operand that has the result's dimensions."""
+    """The known structure of an operand that has the result's dimensions."""
     return known.get(value) if value.rank == out.rank else None
 
 
 def _is_same_along(dim: int, x: Val, out: TensorView) -> bool:
-    """Whether an operand of `out` shows one element all along a dimension."""
+    """True if an operand of `out` is constant along a dimension."""
     if not isinstance(x, TensorView) or not x.rank:
         return True
     return x.rank == out.rank and x.domain.logical[dim].is_broadcast
@@ -168,7 +168,7 @@ def _replaced(expr: ReductionOp, known: Mapping[Val, _Known], rewrite: Rewrite) 
     if left:
         made = b.fold("sum", value, left, expr.accumulate, expr.output.dtype)
     else:
-        # Folding starts from 0: there is no sum -0.0.
+        # A sum starts from 0: it is never -0.0.
         wide = b.cast_tensor(value, expr.accumulate)
         wide = b.apply("add", (wide, b.scalar(0, wide.dtype)), wide.dtype)
         made = b.cast_tensor(wide, expr.output.dtype)
@@ -179,7 +179,7 @@ def _replaced(expr: ReductionOp, known: Mapping[Val, _Known], rewrite: Rewrite) 
 
 
 def _chosen(seen: _OneHot, spread: TensorView, rewrite: Rewrite) -> Val:
-    """What `spread` has where its hit is, without the dimension that has no other."""
+    """The value of `spread` at its hit, without the dimension that has no other."""
     b, at = rewrite.builder, seen.hit.at
 
     def flat(value: Val) -> Val:

@@ -1,10 +1,10 @@
-"""sums_of_pads: pads with zeros that are added up without meeting are pieces of a cat.
+"""sums_of_pads: a sum of zero-padded tensors that do not overlap becomes a cat.
 
-Needs: static sizes; pads that are one view each (view_chains).
-Leaves: no sum of pads along one dimension that cover it and do not overlap, with casts in between.
+Requires: static sizes; pads that are one view each (view_chains).
+Result: no sum of pads along one dimension that cover it and do not overlap, with casts in between.
 
-Gradients of what was split (chunks of a projection, rotary halves) come as such sums. A cat says
-where each element comes from: kernels can write its pieces where it has them.
+Gradients of what was split (chunks of a projection, rotary halves) come as such sums. A cat gives
+the source of each element: kernels can write its pieces in place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Elements begin..end of a sum: those of `source` after some steps, each a cast to a type or,
-    None, the addition of the zeros that others have there, which makes -0.0 0.0.
+    """Elements begin..end of a sum: those of `source` after some steps, each a cast to a dtype or,
+    if None, the addition of the other operands' zeros there, which turns -0.0 into 0.0.
     """
 
     begin: int
@@ -31,12 +31,13 @@ class _Piece:
     steps: tuple[DataType | None, ...] = ()
 
     def then(self, step: DataType | None) -> _Piece:
+        """The piece after one more step."""
         return replace(self, steps=(*self.steps, step))
 
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """A tensor that is 0 along `dim` where no piece is; these are in order."""
+    """A tensor that is 0 along `dim` outside its pieces, which are in order."""
 
     dim: int
     pieces: tuple[_Piece, ...]
@@ -45,6 +46,7 @@ class _Spread:
         return _Spread(self.dim, tuple(piece.then(step) for piece in self.pieces))
 
     def covers(self, size: int) -> bool:
+        """True if the pieces cover a dimension of that size without gaps."""
         ends = [0, *(piece.end for piece in self.pieces)]
         begins = [*(piece.begin for piece in self.pieces), size]
         return ends == begins
@@ -105,7 +107,7 @@ def _sum(a: _Spread, b: _Spread) -> _Spread | None:
 
 
 def _replaced(expr: Expr, spread: _Spread, rewrite: Rewrite) -> bool:
-    """Puts a cat in the place of a sum that leaves nothing out."""
+    """Replace a sum whose pieces cover the whole dimension by a cat; True if done."""
     out = expr.output
     assert isinstance(out, TensorView)
     if (

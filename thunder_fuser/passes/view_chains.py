@@ -1,14 +1,14 @@
-"""view_chains: a view of a view becomes one view, in its simplest form; views of nothing disappear.
+"""view_chains: a view of a view becomes one view, in its simplest form; identity views are removed.
 
-Needs: static sizes.
-Leaves: views that read something else than a view, but for segment_sets and copies for results.
+Requires: static sizes.
+Result: views that do not read views, except segment_sets and copies for results.
 
-A chain ends at a segment_set, and where two pads have different values. A copy (`set`) that a
-result looks at stays: without it the result would be a view of something else. So does a
-stride_order, the only view that asks for memory; views of it see through it, but for results, which
-lie in what it asks for. A result that is a view of another result stays one, where the chain starts
-at no memory: it may lie in the other's. And so does one that repeats what is padded, which is
-smaller.
+A chain ends at a segment_set, and where two pads have different values. A copy (`set`) whose memory
+a result shows is kept: without it the result would be a view of something else. So is a
+stride_order, the only view that demands a memory layout; chains extend through it, except to
+results, which are in the memory that it demands. A result that is a view of another result remains
+one, unless the chain starts at memory: it may alias the other result. So does one that repeats a
+padded tensor, which is smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
 class _Chain(NamedTuple):
-    """A tensor is this program on `base`; `fill` is what its pads are filled with, if it pads."""
+    """The tensor is `program` applied to `base`; `fill` is the value of its pads, if it has any."""
 
     base: TensorView
     program: Program
@@ -43,7 +43,7 @@ class _Chain(NamedTuple):
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
-    # The same, as far back as a result or a stride_order; `asked` has those that end at one.
+    # Chains that end at the last result or stride_order; `asked` has views behind a stride_order.
     recent: dict[TensorView, _Chain] = {}
     results = set(fusion.results)
     memory = {*fusion.tensor_inputs, *results}
@@ -106,7 +106,7 @@ def _agree(a: Val | None, b: Val | None) -> bool:
     if a is None or b is None or a == b:
         return True
     constants = [v for v in (a, b) if isinstance(v, Scalar) and v.is_constant]
-    # `repr` tells -0.0 from 0.0, and finds NaN equal to itself.
+    # `repr` distinguishes -0.0 from 0.0, and NaN equals itself.
     return len(constants) == 2 and repr(constants[0].value) == repr(constants[1].value)
 
 

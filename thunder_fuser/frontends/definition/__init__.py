@@ -34,6 +34,6 @@ __all__ = [
 
 
 def version() -> str:
-    """The nvFuser version whose Python API this follows; it compares as numbers do."""
+    """The nvFuser version whose Python API is followed; compares like a version number."""
     found: str = TorchVersion("0.2.34")
     return found

@@ -1,4 +1,4 @@
-"""Checks of what users pass where integers, flags or dtypes are wanted: wrong types end here."""
+"""Validation of integer, flag, size and dtype arguments; FuserTypeError for wrong types."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def integer(what: str, value: object) -> int:
 
 
 def integers(what: str, values: object) -> list[int]:
-    """A sequence of int64."""
+    """A list of int64; FuserTypeError for anything else."""
     return [integer(what, value) for value in _items(what, values, "integers")]
 
 
 def sizes(what: str, values: object) -> list[Size]:
-    """A sequence of sizes: integers, as floats too, or scalars of the definition."""
+    """A list of sizes: integers, also as floats, or scalars of the definition."""
     found = [int(v) if _is_whole(v) else v for v in _items(what, values, "sizes")]
     return [integer(what, v) if isinstance(v, (int, float)) else v for v in found]
 
@@ -39,12 +39,12 @@ def _is_whole(value: object) -> bool:
 
 
 def flags(what: str, values: object) -> list[bool]:
-    """A sequence of bools."""
+    """A list of bools; FuserTypeError for anything else."""
     return [flag(what, value) for value in _items(what, values, "bools")]
 
 
 def flag(what: str, value: object) -> bool:
-    """A bool; 0 and 1 count as such, which is how printed nvFuser definitions write them."""
+    """A bool, also as 0 or 1, which is how printed nvFuser definitions write it."""
     if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     raise FuserTypeError(
@@ -53,7 +53,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def storage(what: str, dtype: object) -> DataType:
-    """A DataType that values can be stored in."""
+    """A DataType that tensors can be stored in; FuserTypeError for anything else."""
     if isinstance(dtype, torch.dtype):
         raise FuserTypeError(
             f"{what}: expected a DataType, got {dtype}; write {dtypes.from_torch(dtype)!r}"

@@ -1,4 +1,4 @@
-"""The inputs of a call: nested ones unrolled, and what random numbers take from torch added."""
+"""The inputs of a call: nested lists flattened, and RNG seeds and offsets from torch appended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.runtime.generator import draw
 
 Device: TypeAlias = "int | str | torch.device | None"
-"""Where a fusion runs, as users say it; an int names a CUDA device."""
+"""A user's device argument; an int names a CUDA device."""
 
 
 def called_with(inputs: Sequence[Any], device: Device, draws: int) -> list[Any]:
@@ -24,7 +24,7 @@ def called_with(inputs: Sequence[Any], device: Device, draws: int) -> list[Any]:
 
 
 def asked_about(inputs: Sequence[Any], draws: int, expected: int) -> list[Any]:
-    """The same for a question about the inputs, `expected` ones, for which nothing is drawn."""
+    """All inputs of a query, `expected` ones, with a placeholder RNG state: nothing is drawn."""
     flat = flattened(inputs)
     if not draws or len(flat) == expected:
         return flat
@@ -32,7 +32,7 @@ def asked_about(inputs: Sequence[Any], draws: int, expected: int) -> list[Any]:
 
 
 def flattened(inputs: Sequence[Any]) -> list[Any]:
-    """Inputs with nested lists (vectors) unrolled."""
+    """Inputs with nested lists (vectors) flattened; FuserTypeError if they are no list."""
     if isinstance(inputs, torch.Tensor) or not isinstance(inputs, (list, tuple)):
         raise FuserTypeError(
             f"inputs: expected a list, got {type(inputs).__name__}; pass execute([x, ...])"
@@ -49,14 +49,14 @@ def _leaves(inputs: Sequence[Any]) -> Iterator[Any]:
 
 
 def device_of(device: Device) -> torch.device | None:
-    """The device that a user names."""
+    """The torch.device of a user's device argument; None for None."""
     if device is None:
         return None
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 def _device_of(inputs: Sequence[Any], device: torch.device | None) -> torch.device:
-    """Where these inputs make a fusion run, as far as they are in order."""
+    """The device a fusion of these inputs runs on; the inputs are not validated."""
     found = [x.device for x in inputs if isinstance(x, torch.Tensor)]
     cuda = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return next((d for d in found if d.type == "cuda"), device or next(iter(found), cuda))

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a definition, with nvFuser's several ways of writing each of them."""
+"""Inputs and outputs of a definition, in nvFuser's several spellings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from thunder_fuser.ir.view_arguments import transform_of
 
 
 def are_strides(contiguity: object) -> bool:
-    """Whether what stands in the place of contiguity is strides: integers, not flags."""
+    """True if `contiguity` is a non-empty list of strides: non-negative integers, not bools."""
     return (
         isinstance(contiguity, (list, tuple))
         and len(contiguity) > 0
@@ -33,6 +33,7 @@ def are_strides(contiguity: object) -> bool:
 def tensor_by_strides(
     b: FusionBuilder, shape: Any, strides: Any, dtype: DataType, static_sizes: bool, is_cpu: bool
 ) -> TensorView:
+    """A tensor input of given sizes and strides in elements; sizes become open unless static."""
     contiguity, order = compute_tensor_descriptor(shape, strides)
     known = symbolic(shape, flag("static_sizes", static_sizes))
     return tensor_by_contiguity(b, known, contiguity, dtype, is_cpu, order)
@@ -48,6 +49,7 @@ def tensor_by_contiguity(
     expanded: Any = None,
     transforms: Sequence[tuple[Any, ...]] = (),
 ) -> TensorView:
+    """A tensor input of given shape and contiguity: see `Recorder.define_tensor`."""
     storage("dtype", dtype)
     if shape is None:
         raise FuserTypeError("expected a shape, or sizes and strides")
@@ -72,6 +74,7 @@ def tensor_by_contiguity(
 
 
 def tensor_like(b: FusionBuilder, tensor: Any, static_sizes: bool) -> TensorView:
+    """A tensor input with the sizes, strides and dtype of a torch.Tensor; else FuserTypeError."""
     if not isinstance(tensor, torch.Tensor):
         raise FuserTypeError(f"from_pytorch: expected a torch.Tensor, got {tensor!r}")
     if tensor.layout is not torch.strided:
@@ -91,7 +94,7 @@ def _transformed(
     expanded: Sequence[bool] | None,
     transforms: Sequence[tuple[Any, ...]],
 ) -> TensorView:
-    """The root has the tensor's shape, and the logical dimensions follow from the program."""
+    """An input whose root domain is `shape` and whose logical dimensions follow by `transforms`."""
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise FuserValueError("an input with transforms needs known sizes, not -1")
     marks = expanded or [False] * len(shape)
@@ -105,6 +108,7 @@ def _transformed(
 
 
 def scalar(b: FusionBuilder, value: Any, dtype: DataType | None) -> Scalar:
+    """A constant, a copy of a constant or size, or, for None, a scalar input."""
     if isinstance(value, Scalar):
         known = value.value if value.value is not None else b.computed_size(value)
         if known is None:
@@ -118,12 +122,14 @@ def scalar(b: FusionBuilder, value: Any, dtype: DataType | None) -> Scalar:
 
 
 def vector(b: FusionBuilder, value: Any, dtype: DataType) -> list[Scalar]:
+    """The items of a list as scalars, or `value` new scalar inputs."""
     if isinstance(value, list):
         return [v if isinstance(v, Scalar) else scalar(b, v, dtype) for v in value]
     return [b.scalar(None, dtype) for _ in range(integer("size", value))]
 
 
 def add_output(b: FusionBuilder, output: Any, alias_input: Any) -> None:
+    """Add an output, an in-place update of an input, or an output of given stride order."""
     if isinstance(alias_input, list):
         b.output(b.stride_order(output, alias_input))
         return

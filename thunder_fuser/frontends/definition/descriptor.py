@@ -1,8 +1,8 @@
-"""Tensor descriptors: nvFuser's ways of saying how a tensor lies in memory, and what they mean.
+"""Tensor descriptors: conversion of nvFuser's descriptions of a tensor's memory layout.
 
-`contiguity` has one flag a dimension in memory order (outermost first): dense with the next inner
-dimension, or None for a dimension that does not move in memory. `stride_order[i]` is the position
-of dimension i in memory, counted from the innermost.
+`contiguity` has one flag per dimension in memory order (outermost first): True if dense with the
+next inner dimension, None for a broadcast dimension (size 1 or stride 0). `stride_order[i]` is the
+position of dimension i in memory, counted from the innermost.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from thunder_fuser.ir.domain import Extent
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A checked definition of a tensor, as `FusionBuilder.tensor` takes it.
+    """A checked tensor description, as `FusionBuilder.tensor` takes it.
 
-    sizes       -1 where any size will do
+    sizes       -1 for an open size
     expanded    dimensions whose stride is 0 although their size is not 1
     allocation  dimensions in memory order, outermost first
     contiguity  in memory order; None iff the dimension is a broadcast
@@ -66,9 +66,9 @@ def compute_tensor_descriptor(
 
 
 def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> list[bool | None]:
-    """For each dimension, in order, whether it is dense with the next; None where it cannot move.
+    """For each dimension, in order, True if dense with the next; None for size 1 or stride 0.
 
-    What `define_tensor` takes without a stride order. FuserValueError for unequal lengths.
+    The `contiguity` of `define_tensor` without a stride order. FuserValueError for unequal lengths.
     """
     shape = integers("compute_contiguity: sizes", sizes)
     steps = integers("compute_contiguity: strides", strides)
@@ -84,7 +84,7 @@ def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> list[boo
 
 
 def symbolic(sizes: Sequence[int], static: bool) -> list[int]:
-    """Sizes as a definition has them: those other than 1 are unknown, unless they are static."""
+    """`sizes` for a definition: those other than 1 become -1 (open) unless `static`."""
     return [size if static or size == 1 else -1 for size in sizes]
 
 
@@ -94,9 +94,9 @@ def descriptor(
     stride_order: object = (),
     expanded: Sequence[bool] | None = None,
 ) -> Descriptor:
-    """Checks what a user wrote; FuserTypeError and FuserValueError say what is wrong with it.
+    """Check a user's tensor description; FuserTypeError or FuserValueError if it is wrong.
 
-    One bool as contiguity holds for all dimensions. A None where the size is not 1 means that the
+    One bool as contiguity holds for all dimensions. None where the size is not 1 means that the
     dimension is expanded, unless `expanded` says which ones are.
     """
     rank = len(sizes)

@@ -1,4 +1,4 @@
-"""Compiled definitions under nvFuser's names: `fd.fec`, and caches of them that programs make."""
+"""Compiled definitions under nvFuser's names: `fd.fec`, and user-made caches of them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from thunder_fuser.runtime.executable import ExecutableInfo
 
 
 class FusionExecutorCache:
-    """A fusion that runs: planned and compiled at the first call for each kind of inputs.
+    """An executable fusion: planned and compiled at the first call for each kind of inputs.
 
-    `auto_schedule` is nvFuser's: every fusion is scheduled here.
+    `auto_schedule` is nvFuser's and ignored: every fusion is scheduled automatically.
     """
 
     def __init__(self, fusion: ir.Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
@@ -47,51 +47,51 @@ class FusionExecutorCache:
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
-        """Run on tensors and numbers; the outputs in order. nvFuser's options mean nothing."""
+        """Run on tensors and numbers; return the outputs in order. Ignores nvFuser's options."""
         flat = called_with(inputs, device, self.draws)
         if is_profiling():
             return profiled(self.compiled, flat, device_of(device), self.fusion_id)[0]
         return self.compiled(flat, device_of(device))
 
     def fusion(self) -> Fusion:
-        """What is compiled, to be looked at."""
+        """The compiled fusion, for inspection."""
         return graph_of(self.compiled.fusion, Recorder.finished())
 
-    # ---- looking
+    # ---- inspection
 
     def completed(self, inputs: Sequence[Any]) -> list[Any]:
-        """All inputs for a question about them, for which nothing is drawn."""
+        """Flat inputs of a query, completed by a placeholder RNG state: nothing is drawn."""
         return asked_about(inputs, self.draws, len(self.compiled.fusion.inputs))
 
     def is_compiled(self, inputs: Sequence[Any], device: Device = None) -> bool:
-        """Whether there are kernels for such inputs."""
+        """True if kernels for such inputs are compiled."""
         return self.compiled.is_compiled(self.completed(inputs), device_of(device))
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
-        """The kernels for such inputs, as text; compiles nothing."""
+        """The kernels for such inputs, as source text; compiles nothing."""
         return self.compiled.kernels(self.completed(inputs))
 
     def get_cuda_kernel(
         self, inputs: Sequence[Any], intrinsic_code: bool = False, device: Device = None
     ) -> str:
-        """Their source; with `intrinsic_code` the templates that it includes, as well."""
+        """Source of these kernels; with `intrinsic_code` also the headers that they include."""
         return source_text(self.kernels(inputs), intrinsic_code)
 
     def get_scheduled_ir(
         self, inputs: Sequence[Any], tensor_transforms: bool = False, device: Device = None
     ) -> str:
-        """The plan, the launches and the operations for such inputs."""
+        """The plan for such inputs, its launches and the operations after the passes, as text."""
         flat = self.completed(inputs)
         plan = self.compiled.plan(flat, device=device_of(device))
         return scheduled_text(plan, self.compiled.kernels(flat), tensor_transforms)
 
     def get_most_recent_scheduled_ir(self, tensor_transforms: bool = False) -> str:
-        """The same for what was compiled last."""
+        """`get_scheduled_ir` of the inputs compiled last; FuserError before the first call."""
         last = self._last()
         return scheduled_text(last.plan, last.kernels, tensor_transforms)
 
     def last_cuda_code(self, intrinsic_code: bool = False) -> str:
-        """The source of the kernels that were compiled last."""
+        """Source of the kernels compiled last; FuserError before the first call."""
         return source_text(self._last().kernels, intrinsic_code)
 
     def _last(self) -> ExecutableInfo:
@@ -102,7 +102,7 @@ class FusionExecutorCache:
         return self.compiled.latest
 
     def get_output_shardings(self) -> list[Any]:
-        """Where the outputs of the last call are on its mesh; none for a call on one device."""
+        """`OutputSharding` of each output of the last call; empty for a call on one device."""
         return list(self.output_shardings)
 
 
@@ -112,9 +112,9 @@ Definition = TypeVar("Definition", bound=Recorder)
 
 
 class LRUCache:
-    """Compiled fusions by what they compute, names aside; the least recently used goes first.
+    """LRU cache of compiled fusions, keyed by structure (names do not matter).
 
-    Any thread may ask.
+    Look-ups and insertions are thread-safe. FuserValueError for `max_fusions` below 1.
     """
 
     def __init__(self, max_fusions: int) -> None:
@@ -126,7 +126,7 @@ class LRUCache:
         self._lookups = self._hits = 0
 
     def cache_compile(self, fusion: ir.Fusion) -> FusionExecutorCache:
-        """What runs the fusion: the one that is held, or a new one."""
+        """The cached executor of the fusion, or a new one, which is then cached."""
         with self._lock:
             found = self.get(fusion)
             if found is None:
@@ -135,7 +135,7 @@ class LRUCache:
             return found
 
     def get(self, fusion: ir.Fusion) -> FusionExecutorCache | None:
-        """What is held for the fusion, or None."""
+        """The cached executor of the fusion, or None."""
         key = structural_hash(fusion)
         with self._lock:
             self._lookups += 1
@@ -146,7 +146,7 @@ class LRUCache:
             return self._held[key]
 
     def put(self, fusion: ir.Fusion, fusion_executor_cache: FusionExecutorCache) -> None:
-        """Hold what runs the fusion."""
+        """Cache the fusion's executor; beyond `max_fusions`, evict the least recently used."""
         key = structural_hash(fusion)
         with self._lock:
             self._held[key] = fusion_executor_cache
@@ -155,10 +155,11 @@ class LRUCache:
                 self._held.popitem(last=False)
 
     def num_fusions(self) -> int:
+        """Number of cached fusions."""
         return len(self._held)
 
     def stats(self) -> str:
-        """How many fusions are held, and how often one was found, as text."""
+        """Number of cached fusions, look-ups and hits, as text."""
         share = 100 * self._hits / self._lookups if self._lookups else 0.0
         return (
             f"{len(self._held)} of at most {self.max_fusions} fusions, "
@@ -168,10 +169,9 @@ class LRUCache:
     # ---- on disk
 
     def serialize(self, filename: str | Path) -> None:
-        """Write the definitions that are held to a file, in the order of their use.
+        """Write the cached definitions to a JSON file, least recently used first.
 
-        Their kernels are in the cache of compiled kernels on disk, where the next process finds
-        them by itself.
+        Their kernels are in the disk cache of compiled kernels, where the next process finds them.
         """
         definitions = [
             {"definition": to_python(fec.compiled.fusion)} for fec in self._held.values()
@@ -179,7 +179,9 @@ class LRUCache:
         Path(filename).write_text(json.dumps({"format": 1, "fusions": definitions}, indent=1))
 
     def deserialize(self, filename: str | Path) -> None:
-        """Hold the definitions of a file that `serialize` wrote. It is read, never executed."""
+        """Cache the definitions of a file that `serialize` wrote. The file is parsed, never
+        executed. FuserValueError for any other file.
+        """
         try:
             stored = json.loads(Path(filename).read_text())
             definitions = [str(f["definition"]) for f in stored["fusions"]]
@@ -191,9 +193,7 @@ class LRUCache:
 
 
 class LruFusionCache:
-    """A decorator for functions that write a definition: those that compute the same thing share
-    what is compiled.
-    """
+    """Decorator for functions that return a definition: equal ones share what is compiled."""
 
     def __init__(self, max_fusions: int = 16384) -> None:
         self.cache = LRUCache(max_fusions)
@@ -216,8 +216,8 @@ class LruFusionCache:
 
 
 class FusionCache:
-    """The one cache of a process, for programs that ask for it: from the first `get` on,
-    definitions that are executed share what is compiled. Not made by hand: `FusionCache.get()`.
+    """The process-wide cache, opt-in: from the first `FusionCache.get()` on, executed definitions
+    share compiled fusions. Not constructed directly.
     """
 
     _shared: FusionCache | None = None
@@ -236,22 +236,23 @@ class FusionCache:
         selected_device: int | None = None,
         load_from_default_workspace: bool = False,
     ) -> FusionCache:
-        """The cache. Only the first call's `max_fusions` counts; the rest is nvFuser's."""
+        """The shared cache. Only the first call's `max_fusions` counts; the rest is ignored."""
         if cls._shared is None:
             cls._shared = FusionCache(max_fusions)
         return cls._shared
 
     @classmethod
     def reset(cls) -> None:
-        """Hold nothing, and share nothing until the next `get`."""
+        """Drop the cache; nothing is shared until the next `get`."""
         cls._shared = None
 
     @classmethod
     def compiled(cls, fusion: Fusion) -> FusionExecutorCache:
-        """What runs a definition: that of the cache, if the program has one."""
+        """The executor of a definition: from the shared cache if there is one, else new."""
         if cls._shared is None:
             return FusionExecutorCache(fusion)
         return cls._shared.cache.cache_compile(fusion)
 
     def print_stats(self) -> None:
+        """Print `stats()`."""
         print(self.stats())

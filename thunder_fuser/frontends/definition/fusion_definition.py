@@ -1,11 +1,11 @@
-"""FusionDefinition: the class that nvFuser's users know, on top of ours.
+"""FusionDefinition, nvFuser's class for fusions written by hand.
 
     with FusionDefinition() as fd:
         x = fd.from_pytorch(a)
         fd.add_output(fd.ops.relu(x))
     (y,) = fd.execute([a])
 
-`Recorder` is the half that writes a definition down; this half runs and shows it.
+`Recorder`, its base class, records a definition; this class runs and shows it.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVa
 class FusionDefinition(Recorder):
     """A fusion written by hand; compiled at the first call for each kind of inputs.
 
-    Written in a `with` block, or by a subclass in its method `definition`. `id` and `max_length`
-    are accepted for old scripts and mean nothing.
+    Defined in a `with` block, or in the method `definition` of a subclass. `id` and `max_length`
+    are accepted for compatibility and ignored.
     """
 
     def __init__(self, id: int | None = None, max_length: int = 9999) -> None:
         super().__init__()
         self.fake_inputs: list[Any] | None = None
-        """What `execute(save_repro_inputs=True)` kept: the inputs as fake tensors."""
+        """Inputs of `execute(save_repro_inputs=True)` as fake tensors; None before such a call."""
         self.sched = HandSchedule()
         self._fec: FusionExecutorCache | None = None
         self._profile: FusionProfile | None = None
@@ -71,7 +71,7 @@ class FusionDefinition(Recorder):
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
 
     def __enter__(self) -> FusionDefinition:
-        current()  # reads the environment, which may ask for what is logged from here on
+        current()  # reads the environment, which may enable logging from here on
         if self._finished:
             raise FuserError("this definition is finished; write another one with a new object")
         self._tokens.append(_active.set(self))
@@ -87,9 +87,9 @@ class FusionDefinition(Recorder):
         self._finished = True
 
     def definition(self) -> None:
-        """Overridden by subclasses, which define themselves when they are first executed."""
+        """Hook for subclasses: defines the fusion before its first execution."""
 
-    # ---- running
+    # ---- execution
 
     def execute(
         self,
@@ -105,17 +105,17 @@ class FusionDefinition(Recorder):
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
-        """Run on tensors and numbers, which may be nested in lists; the outputs in order.
+        """Run on tensors and numbers, which may be nested in lists; return the outputs in order.
 
-        device                   where a fusion without tensor inputs runs (an int names a GPU)
+        device                   device of a fusion without tensor inputs (an int names a GPU)
         save_repro_inputs        keep the inputs as fake tensors, for `last_repro_script`
         print_repro              print `repro_script_for` these inputs
-        profile                  measure the call: see the method of that name
-        capture_debug_output     keep what the log channels say: see `debug_output`
-        override_user_schedule   do not say that a `schedule` method of the class is not used
+        profile                  measure the call: see `profile`
+        capture_debug_output     keep the log output of the call: see `debug_output`
+        override_user_schedule   do not warn that a `schedule` method of the class is not used
 
-        nvFuser's other options are accepted and have no meaning here. Raises NotImplementedError
-        without a definition, FuserTypeError or FuserValueError for inputs that do not fit it.
+        Other options are nvFuser's and ignored. Raises NotImplementedError without a definition,
+        FuserTypeError or FuserValueError for inputs that do not fit it.
         """
         if not self._is_told:
             self._say_what_is_not_used(override_user_schedule)
@@ -129,7 +129,7 @@ class FusionDefinition(Recorder):
             return outputs
         compiled = self.compiled
         if self.loops:
-            # Inputs and outputs are what this process' rank has of them.
+            # On a mesh, inputs and outputs are the local shards of this process' rank.
             outputs = self.ranks.execute(flattened(inputs))
             self._record_output_shardings()
             return outputs
@@ -147,7 +147,7 @@ class FusionDefinition(Recorder):
     def manual_execute(
         self, inputs: Sequence[Any], heuristic_params: object = None
     ) -> list[torch.Tensor]:
-        """The same: nvFuser runs a schedule that was written by hand, which does not exist here."""
+        """Return `execute(inputs)`; FuserError if `heuristic_params` of a schedule are given."""
         if heuristic_params is not None:
             raise FuserError(
                 "manual_execute: heuristic_params describe a schedule, and thunder_fuser makes "
@@ -165,7 +165,7 @@ class FusionDefinition(Recorder):
         """Execute, compare with the reference (default: torch, one operation at a time), return.
 
         `options` are those of `execute`. Raises FuserError that names the output, the element and
-        both values.
+        both values, or FuserValueError for a wrong number of references.
         """
         flat = self._drawn(inputs, device)
         expected = expected_outputs(self.fusion.plain, flat, reference_outputs, device_of(device))
@@ -176,35 +176,35 @@ class FusionDefinition(Recorder):
     def manual_validate(
         self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
     ) -> list[torch.Tensor]:
-        """The same: see `manual_execute`."""
+        """`validate(inputs, reference_outputs)`: returns the outputs or raises FuserError."""
         return self.validate(inputs, reference_outputs)
 
     def profile(self) -> FusionProfile:
-        """What the last `execute(inputs, profile=True)` cost, kernel by kernel."""
+        """Times and bytes per kernel of the last `execute(inputs, profile=True)`."""
         if self._profile is None:
             raise FuserError("nothing is measured yet: call execute(inputs, profile=True)")
         return self._profile
 
     def debug_output(self) -> str | None:
-        """What the log channels said in the last call, or None if it did not capture it."""
+        """Log output of the last call, or None if the call did not capture it."""
         return self._debug_output
 
     def clone(self) -> FusionDefinition:
-        """A definition of the same operations, which is open for more."""
+        """An unfinished copy of this definition, to which operations can be added."""
         found = FusionDefinition()
         found._builder = self._builder.copied()
         return found
 
-    # ---- looking
+    # ---- inspection
 
     @property
     def fusion(self) -> Fusion:
-        """What is defined so far."""
+        """The fusion as defined so far."""
         return graph_of(self._builder.build(), self)
 
     @property
     def fec(self) -> FusionExecutorCache:
-        """What runs the definition; there from the first call on, or from when it is set."""
+        """The executor cache of the definition; AttributeError before it is compiled or set."""
         if self._fec is None:
             raise AttributeError("fec: nothing is executed yet; call execute(inputs), or plan()")
         return self._fec
@@ -216,7 +216,7 @@ class FusionDefinition(Recorder):
 
     @property
     def compiled(self) -> CompiledFusion:
-        """The callable behind `execute`; the definition is finished from then on."""
+        """The callable behind `execute`; reading it finishes the definition."""
         return self._executor_cache().compiled
 
     def _executor_cache(self) -> FusionExecutorCache:
@@ -236,7 +236,7 @@ class FusionDefinition(Recorder):
             _log.debug("%s", to_python(built))
 
     def validate_definition(self) -> tuple[bool, str]:
-        """(True, "") for a definition that can be executed, else (False, why not)."""
+        """(True, "") for a definition that can be executed, else (False, reason)."""
         if not self._is_begun():
             self.definition()
         schedule = getattr(self, "multidevice_schedule", None)
@@ -254,25 +254,25 @@ class FusionDefinition(Recorder):
 
     @property
     def ranks(self) -> Ranks:
-        """What the ranks of a mesh run; the definition is finished from then on."""
+        """The programs of the ranks of a mesh; reading it finishes the definition."""
         if self._ranks is None:
             self._ranks = Ranks(self.compiled.fusion, self.loops)
         return self._ranks
 
     def execute_with_dtensors(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Run on DTensors, all on one mesh, and numbers; the outputs are DTensors. Placements of
-        the outputs are inferred. A collective: every rank calls it.
+        """Run on DTensors, all on one mesh, and numbers; return DTensors of inferred placements. A
+        collective: every rank calls it.
 
         Raises FuserTypeError for tensors that are no DTensors, FuserValueError for several meshes
-        and for shards that are uneven.
+        and for uneven shards.
         """
         outputs = self.ranks.execute_with_dtensors(flattened(inputs))
         self._record_output_shardings()
         return outputs
 
     def shardings(self, inputs: Sequence[Any] = ()) -> Shardings:
-        """Where every tensor is, and what is communicated. `inputs`, as large as those of all
-        devices together (fake tensors will do), give the sizes that the definition leaves open.
+        """Placements of all tensors, and the collectives between them. `inputs` of global size
+        (fake tensors will do) give the sizes that the definition leaves open.
         """
         return self.ranks.on_mesh.shardings(flattened(list(inputs)))
 
@@ -282,10 +282,10 @@ class FusionDefinition(Recorder):
         mesh: DeviceMesh | None = None,
         placed: Placed | None = None,
     ) -> MeshPlan:
-        """What each rank runs, what it sends, what is replicated; made without devices.
+        """Kernels, collectives and replicated tensors of each rank; planned without devices.
 
-        The mesh is that of the definition's tensors, or `mesh`, on which `placed` says by names of
-        inputs (`T0`, or a pattern) along which dimension what is cut: `{"T0": {"tp": 0}}`.
+        The mesh is that of the definition's tensors, or `mesh`; then `placed` maps inputs' names
+        (`T0`, or a pattern) to the dimension sharded over each mesh axis: `{"T0": {"tp": 0}}`.
         """
         if mesh is None:
             return mesh_plan(self.shardings(inputs))
@@ -299,12 +299,12 @@ class FusionDefinition(Recorder):
     def plan(
         self, inputs: Sequence[Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> SegmentedFusion:
-        """What runs: kernels, bytes, boundaries.
+        """The execution plan: kernels, bytes, boundary tensors.
 
-        Inputs (fake tensors will do) give the sizes that the definition leaves open. Without them
-        it is what ran in the last call. Before the first one, or with `sizes`, bytes are formulas
-        in the open sizes, and the plan is the one for `sizes`, which are named as the plan names
-        them, or for large ones: see `CompiledFusion.plan`.
+        Inputs (fake tensors will do) give the sizes that the definition leaves open. Without
+        inputs: the plan of the last call. Before the first call, or with `sizes`, bytes are
+        formulas in the open sizes, and the plan is made for `sizes`, keyed as in the plan's text,
+        or for large sizes: see `CompiledFusion.plan`.
         """
         compiled = self.compiled
         if inputs is None and sizes is None and compiled.latest is not None:
@@ -312,7 +312,7 @@ class FusionDefinition(Recorder):
         return compiled.plan(None if inputs is None else self._completed(inputs), sizes)
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
-        """The kernels for such inputs, as text; compiles nothing."""
+        """The kernels for such inputs, as source text; compiles nothing."""
         return self._executor_cache().kernels(inputs)
 
     def cuda_code_for(
@@ -321,17 +321,17 @@ class FusionDefinition(Recorder):
         intrinsic_code: bool = False,
         override_user_schedule: bool = False,
     ) -> str:
-        """The source of these kernels; with `intrinsic_code` what it includes, as well."""
+        """Source of these kernels; with `intrinsic_code` also the headers that they include."""
         return self._executor_cache().get_cuda_kernel(inputs, intrinsic_code)
 
     def last_cuda_code(
         self, intrinsic_code: bool = False, override_user_schedule: bool = False
     ) -> str:
-        """The source of the kernels that were compiled last."""
+        """Source of the kernels compiled last; FuserError before the first call."""
         return self._executor_cache().last_cuda_code(intrinsic_code)
 
     def fusion_ir(self) -> str:
-        """The operations as they are defined."""
+        """The operations as defined, before any pass."""
         return math_text(self.fusion)
 
     def scheduled_fusion_ir_for(
@@ -340,20 +340,20 @@ class FusionDefinition(Recorder):
         tensor_transforms: bool = False,
         override_user_schedule: bool = False,
     ) -> str:
-        """The plan for such inputs, the launches, and the operations after the passes.
+        """The plan for such inputs, its launches, and the operations after the passes.
 
-        With `tensor_transforms` the program that makes each tensor's dimensions, as well.
+        With `tensor_transforms` also the domain transforms of each tensor.
         """
         return self._executor_cache().get_scheduled_ir(inputs, tensor_transforms)
 
     def last_scheduled_fusion_ir(
         self, tensor_transforms: bool = False, override_user_schedule: bool = False
     ) -> str:
-        """The same for what was compiled last."""
+        """`scheduled_fusion_ir_for` the inputs compiled last; FuserError before the first call."""
         return self._executor_cache().get_most_recent_scheduled_ir(tensor_transforms)
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
-        """A script that runs this definition on random inputs of the same kind."""
+        """A script that defines the fusion and, given inputs, runs it on random ones like these."""
         flat = None if inputs is None else self._completed(inputs)
         return reproduction(self.compiled.fusion, flat)
 
@@ -369,14 +369,14 @@ class FusionDefinition(Recorder):
         return to_python(self._builder.build())
 
     def _drawn(self, inputs: Sequence[Any], device: Device) -> list[Any]:
-        """All inputs of a call: the given ones, and what random numbers take from torch."""
+        """Flat inputs of a call, completed by the RNG seed and offsets drawn from torch."""
         count = self._builder.draws
         if count and len(flattened(inputs)) == len(self.fusion.inputs):
             return flattened(inputs)
         return called_with(inputs, device, count)
 
     def _completed(self, inputs: Sequence[Any]) -> list[Any]:
-        """The same for a question about the inputs, for which nothing is drawn."""
+        """Flat inputs of a query, completed by a placeholder RNG state; nothing is drawn."""
         return self._executor_cache().completed(inputs)
 
     def _is_begun(self) -> bool:
@@ -384,7 +384,7 @@ class FusionDefinition(Recorder):
         return bool(fusion.inputs or fusion.exprs)
 
     def _say_what_is_not_used(self, silently: bool) -> None:
-        """Schedules that a subclass writes by hand: this compiler makes its own. Said once."""
+        """Warn, once, that a subclass's `schedule` method is not used."""
         self._is_told = True
         if hasattr(self, "schedule") and not silently:
             warnings.warn(

@@ -1,8 +1,8 @@
 """A definition's graph under nvFuser's names: `fd.fusion`.
 
-It is the definition's `ir.Fusion`, with the methods that nvFuser's users know. nvFuser's inputs and
-outputs are methods; the IR's are tuples. Here they are both: tuples of IR values that, called,
-give the handles that the definition's operations take.
+It is the definition's `ir.Fusion` with nvFuser's methods. nvFuser's inputs and outputs are methods;
+the IR's are tuples. Here they are both: tuples of IR values that, called, return the handles that
+the definition's operations take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Values(tuple[Any, ...]):
-    """IR values of one definition; called, a list of handles to them."""
+    """IR values of one definition; calling the tuple returns a list of handles to them."""
 
     owner: Recorder
 
@@ -30,7 +30,7 @@ class Values(tuple[Any, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Fusion(ir.Fusion):
-    """What a definition computes. Equal to another one that is the same program, names aside."""
+    """The graph of a definition. Equal to another one of the same structure, names aside."""
 
     def vals(self) -> list[Any]:
         """Handles to all inputs and computed values, in order."""
@@ -38,23 +38,23 @@ class Fusion(ir.Fusion):
         return found
 
     def print_math(self, from_outputs_only: bool = True) -> str:
-        """The inputs, the outputs, and every operation as a line.
+        """Inputs, outputs, and one line per operation, as text.
 
-        Without `from_outputs_only` operations are shown that no output needs, too.
+        Without `from_outputs_only`, operations that no output depends on are shown too.
         """
         return math_text(self, from_outputs_only)
 
     def print_kernel(self, compile_params: object = None) -> str:
-        """The source of the kernels of a GPU: that of the option `cuda_arch`, or an H200. For the
+        """Source of the kernels for a GPU: that of the option `cuda_arch`, or an H200; for the
         sizes of the definition, and for large ones where it leaves some open.
 
-        `compile_params` is nvFuser's and means nothing here.
+        `compile_params` is nvFuser's and ignored.
         """
         return kernels_of_definition(self.plain)
 
     @property
     def plain(self) -> ir.Fusion:
-        """The same as nothing but IR, which knows no definition."""
+        """The graph as an `ir.Fusion` without reference to a definition."""
         inputs, outputs = tuple(self.inputs), tuple(self.outputs)
         return ir.Fusion(inputs, self.exprs, outputs, self.updates, self.draws)
 
@@ -74,7 +74,7 @@ class Fusion(ir.Fusion):
 
 
 def graph_of(fusion: ir.Fusion, owner: Recorder) -> Fusion:
-    """The graph of `owner`, or of what was defined elsewhere and can only be looked at."""
+    """The graph of `owner`; with a finished recorder, one that can only be inspected."""
     inputs, outputs = Values(fusion.inputs), Values(fusion.outputs)
     inputs.owner = outputs.owner = owner
     return Fusion(inputs, fusion.exprs, outputs, fusion.updates, fusion.draws)

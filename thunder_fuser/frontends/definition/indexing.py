@@ -1,8 +1,8 @@
-"""The operations that read at an index that data decide, with nvFuser's signatures.
+"""The operations with data-dependent indices, with nvFuser's signatures.
 
-Index tensors are Int or Int32 and count from 0: an index that is negative, or not below the size of
-its dimension, is an error as the definition runs. On a CPU that is a FuserIndexError, and nothing
-is updated in place; on a GPU the kernel traps, as torch's do.
+Index tensors are Int or Int32 and count from 0. A negative index, or one not below the size of its
+dimension, is an error at execution: on a CPU a FuserIndexError, raised before any input is updated
+in place; on a GPU the kernel traps, as torch's do. Results have the dtype of `arg` or `weight`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from thunder_fuser.ir.fusion import Scalar, TensorView, Val
 
 
 def index_select(b: FusionBuilder, arg: TensorView, index: TensorView, dim: int) -> TensorView:
-    """`arg` with the elements along `dim` that `index`, which has one dimension, lists.
+    """The elements of `arg` along `dim` that the one-dimensional `index` lists.
 
-    The result has `arg`'s sizes but for `dim`, where it has the index's. An index without
-    dimensions counts as one of a single element.
+    The result has the sizes of `arg`, except along `dim`, where it has the size of `index`. An
+    index without dimensions counts as one of a single element.
     """
     return b.gather("index_select", arg, integer("dim", dim), index)
 
@@ -31,14 +31,15 @@ def index_select(b: FusionBuilder, arg: TensorView, index: TensorView, dim: int)
 def take_along_axis(b: FusionBuilder, arg: TensorView, index: TensorView, dim: int) -> TensorView:
     """result[.., i, ..] = arg[.., index[.., i, ..], ..], with i at `dim`.
 
-    `arg` and `index` have one rank and broadcast to each other in the dimensions other than `dim`.
+    `arg` and `index` have equal rank and broadcast to each other in the dimensions other than
+    `dim`.
     """
     return b.gather("take_along_axis", arg, integer("dim", dim), index)
 
 
 def gather(b: FusionBuilder, arg: TensorView, index: TensorView, dim: int) -> TensorView:
-    """As `take_along_axis`, but the result has the index's sizes, whose dimensions other than `dim`
-    may be shorter than `arg`'s.
+    """As `take_along_axis`, but the result has the sizes of `index`, which may be smaller than
+    those of `arg` in the dimensions other than `dim`; larger ones are a FuserValueError.
     """
     return b.gather("gather", arg, integer("dim", dim), index)
 
@@ -47,10 +48,10 @@ def embedding_fwd(
     b: FusionBuilder, input: TensorView, weight: TensorView, padding_idx: Any = None,
     max_norm: Any = None, norm_type: Any = None, scale_grad_by_freq: Any = None, sparse: Any = None,
 ) -> Val:  # fmt: skip
-    """The rows of the matrix `weight` that `input`, of any rank, names: sizes (*input, columns).
+    """The rows of the matrix `weight` at the indices `input`, of any rank: sizes (*input, columns).
 
-    A row whose norm (of the order `norm_type`, default 2) is above `max_norm` is scaled to it. The
-    weight itself stays as it is, where torch would write the scaled rows back. padding_idx,
+    A row whose norm (of order `norm_type`, default 2) exceeds `max_norm` is scaled to it. The
+    weight itself is not changed, where torch would write the scaled rows back. padding_idx,
     scale_grad_by_freq and sparse only matter to the gradient.
     """
     rows = b.gather("embedding_fwd", weight, 0, input)
@@ -63,7 +64,7 @@ def embedding_fwd(
 
 
 def _norm(b: FusionBuilder, rows: TensorView, order: float) -> TensorView:
-    """The norm of each row, rounded as torch rounds it, and shown as wide as the row."""
+    """The norm of each row, rounded as torch rounds it, broadcast to the rank of the rows."""
     wide = b.cast_tensor(rows, compute_dtype(rows.dtype))
     sizes = b.pointwise("abs", wide)
     if order == math.inf:
@@ -98,4 +99,4 @@ def _tensor(value: Val) -> TensorView:
 INDEXING: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {op.__name__: op for op in (index_select, take_along_axis, gather, embedding_fwd)}
 )
-"""By name; each takes the builder first."""
+"""Indexed reads by name; each takes the builder first."""

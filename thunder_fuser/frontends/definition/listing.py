@@ -1,4 +1,4 @@
-"""Listings of what a definition becomes: its operations, its schedules, its kernels' source."""
+"""Text listings of a definition: its operations, its schedules, its kernels' source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _INFIX = {
 
 
 def math_text(fusion: Fusion, from_outputs_only: bool = True) -> str:
-    """Inputs, outputs, and one line an operation, in nvFuser's arrangement."""
+    """Inputs, outputs, and one line per operation, in nvFuser's format."""
     exprs = _needed(fusion) if from_outputs_only else list(fusion.exprs)
     lines = ["Inputs:", *(f"  {_declared(v)}" for v in fusion.inputs)]
     lines += ["Outputs:", *(f"  {_declared(v)}" for v in fusion.outputs)]
@@ -47,7 +47,7 @@ def math_text(fusion: Fusion, from_outputs_only: bool = True) -> str:
 
 
 def _needed(fusion: Fusion) -> list[Expr]:
-    """Expressions that results depend on, in order."""
+    """Expressions that results depend on, in program order."""
     wanted: set[Val] = set(fusion.results)
     found: list[Expr] = []
     for expr in reversed(fusion.exprs):
@@ -97,7 +97,7 @@ def _operand(value: Val) -> str:
 
 
 def source_text(kernels: Sequence[Kernel], intrinsic_code: bool = False) -> str:
-    """The source of kernels; with `intrinsic_code` the templates that they include, as well."""
+    """Source of kernels; with `intrinsic_code` also the headers that they include."""
     if not intrinsic_code:
         return listing_text(kernels)
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
@@ -107,9 +107,9 @@ def source_text(kernels: Sequence[Kernel], intrinsic_code: bool = False) -> str:
 def scheduled_text(
     plan: SegmentedFusion, kernels: Sequence[Kernel], tensor_transforms: bool = False
 ) -> str:
-    """The plan, how each kernel is launched, and the operations after the passes.
+    """The plan, the launch configuration of each kernel, and the operations after the passes.
 
-    With `tensor_transforms` every tensor's domain: the program that makes it from its input's.
+    With `tensor_transforms` also every tensor's domain: root, transforms, logical dimensions.
     """
     lines = [str(plan)]
     for kernel in kernels:
@@ -129,13 +129,13 @@ def _extents(extents: tuple[int, int, int]) -> str:
 
 
 def kernels_of_definition(fusion: Fusion) -> str:
-    """The kernels' source without inputs, as the GPU gets it that plans are made for: for dense
-    tensors, and for large ones where sizes are open.
+    """Source of the kernels of a fusion without inputs, for the GPU that plans are made for: for
+    dense tensors, and for large ones where sizes are open.
     """
     plan = CompiledFusion(fusion, name="definition").plan()
     if plan.sizes is None:
         return listing_text([k.kernel for k in generate_kernels(plan, planned_for()).values()])
-    # The sizes of this plan are numbers that know their formulas; a kernel has the numbers alone.
+    # Sizes of this plan are ints that carry formulas; kernels are generated for plain ints.
     return f"// sizes: {plan.sizes}\n{kernels_of_definition(rebound(plan.fusion, _number))}"
 
 

@@ -1,13 +1,13 @@
-"""nvFuser's multi-device API: meshes, loop splits of tensors, and what is parallelised over a mesh.
+"""nvFuser's multi-device API: meshes, loop splits of tensors, and parallelisation over a mesh.
 
     mesh = multidevice.DeviceMesh(torch.arange(4))
     x.set_device_mesh(mesh)
     x.outer_split(0, 4)
     x.axis(0).parallelize(ParallelType.mesh_x)
 
-A loop axis is a digit of the index along a dimension; splits make two of one. What is parallelised
-over a mesh axis is the placement of the tensor along it (sharding/mesh.py). Of all else that users
-write here, orders and places in memory, results do not depend.
+A loop axis is a digit of the index along a dimension; a split makes two axes of one. A loop axis
+parallelised over a mesh axis is the tensor's placement along that mesh axis (sharding/mesh.py).
+Results do not depend on anything else written here, such as orders of axes and allocation domains.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thunder_fuser.sharding.shardings import Shardings
 
 
 class ParallelType(Enum):
-    """What a loop axis is spread over: an axis of the mesh, counted from the innermost."""
+    """Parallelisation of a loop axis: serial, or a mesh axis, counted from the innermost."""
 
     serial = None
     mesh_x = 0
@@ -36,7 +36,7 @@ class ParallelType(Enum):
 
 
 class DeviceMesh(sharding.DeviceMesh):
-    """Devices in a grid: `DeviceMesh(torch.arange(8).reshape(2, 4))`.
+    """Devices in a grid: `DeviceMesh(torch.arange(8).reshape(2, 4))`; at most 3 axes.
 
     Raises FuserValueError where they are not numbered row-major from 0.
     """
@@ -54,7 +54,10 @@ class DeviceMesh(sharding.DeviceMesh):
         super().__init__(tuple(numbers.shape), tuple(reversed(names)))
 
     def shard_tensor(self, tensor: torch.Tensor, dim: int, rank: int | None = None) -> torch.Tensor:
-        """The contiguous chunk along `dim` that a rank (default: this process') has."""
+        """The contiguous chunk of `tensor` along `dim` owned by `rank` (default: this process').
+
+        FuserValueError for a mesh of several axes.
+        """
         if len(self.shape) != 1:
             raise FuserValueError(
                 "DeviceMesh.shard_tensor: the mesh has several axes; annotate a tensor, and call "
@@ -68,7 +71,7 @@ _AXES = (ParallelType.mesh_x, ParallelType.mesh_y, ParallelType.mesh_z)
 
 
 def this_rank() -> int:
-    """The rank of this process; 0 where there is no process group."""
+    """The rank of this process; 0 without a process group."""
     found = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if found else 0
 
@@ -85,7 +88,7 @@ class _Digit:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Something done to loop axes, in terms of what they are then."""
+    """One recorded loop transform; `axis` is a position at the time of the step."""
 
     kind: str
     axis: int
@@ -95,7 +98,7 @@ class _Step:
 
 
 class LoopDomain:
-    """The loop axes of one tensor on a mesh. Sizes may be open, so that it keeps what is done."""
+    """The loop axes of one tensor on a mesh, as recorded steps, since sizes may be open."""
 
     def __init__(self, tensor: ir.TensorView, mesh: DeviceMesh) -> None:
         self.tensor = tensor
@@ -103,26 +106,28 @@ class LoopDomain:
         self._steps: list[_Step] = []
         self._rank = tensor.rank
 
-    # ---- what users write
+    # ---- user interface
 
     def outer_split(self, axis: int, factor: int) -> None:
-        """Axis `axis` becomes `factor` contiguous chunks, and what is in one."""
+        """Split an axis into `factor` contiguous chunks: (factor, extent / factor)."""
         self._split("outer", axis, factor)
 
     def inner_split(self, axis: int, factor: int) -> None:
-        """Axis `axis` becomes runs of `factor` elements, and what is in one."""
+        """Split an axis into chunks of `factor` elements: (extent / factor, factor)."""
         self._split("inner", axis, factor)
 
     def split(self, axis: int, factor: int, inner_split: bool = True) -> None:
-        """The one or the other."""
+        """`inner_split` or `outer_split`."""
         self._split("inner" if inner_split else "outer", axis, factor)
 
     def axis(self, k: int) -> LoopAxis:
-        """A loop axis, to be parallelised."""
+        """Loop axis `k`, as a handle for `parallelize`."""
         return LoopAxis(self, self._position(k))
 
     def reorder(self, old_to_new: Mapping[int, int] | Sequence[int]) -> None:
-        """Axes in another order: {old: new}, or for each new position the old one."""
+        """Permute the axes: {old: new}, or for each new position the old one. FuserValueError for
+        anything but a permutation.
+        """
         if isinstance(old_to_new, Mapping):
             moved = {self._position(a): self._position(b) for a, b in old_to_new.items()}
             rest = iter(k for k in range(self._rank) if k not in moved)
@@ -137,12 +142,14 @@ class LoopDomain:
         self._steps.append(_Step("reorder", 0, order=order))
 
     def set_allocation_domain(self, domain: object, contiguity: object = True) -> None:
-        """Nothing: a plan decides what lies where."""
+        """Accepted and ignored: the plan decides memory layouts."""
 
     def get_loop_domain(self) -> list[LoopAxis]:
+        """Handles of all loop axes, in order."""
         return [LoopAxis(self, k) for k in range(self._rank)]
 
     def parallelize(self, k: int, parallel: ParallelType) -> None:
+        """Parallelise loop axis `k`; FuserValueError if the mesh has no such axis."""
         if not isinstance(parallel, ParallelType):
             raise FuserTypeError(
                 f"parallelize: expected ParallelType.mesh_x, mesh_y, mesh_z or serial, got "
@@ -154,11 +161,11 @@ class LoopDomain:
             )
         self._steps.append(_Step("parallel", self._position(k), parallel=parallel))
 
-    # ---- what it means
+    # ---- placements
 
     def placements(self, sizes: Sequence[int]) -> dict[str, Placement]:
-        """Shards of a tensor of such sizes, by the names of mesh axes. FuserValueError where a
-        split leaves a rest, or a parallel axis is not as long as the mesh.
+        """Shards of a tensor of such sizes, keyed by the names of mesh axes. FuserValueError if a
+        split does not divide, or a parallel axis does not have the size of its mesh axis.
         """
         found: dict[str, Placement] = {}
         for digit in self._digits(sizes):
@@ -177,9 +184,9 @@ class LoopDomain:
         return found
 
     def shares(self) -> list[int]:
-        """For each dimension, how many devices its elements are spread over."""
+        """For each dimension, the number of devices that its elements are sharded over."""
         found = [1] * self.tensor.rank
-        # Which dimension an axis is of does not depend on sizes, nor does what it is spread over.
+        # Neither the dimension of a loop axis nor its parallelisation depends on sizes.
         for digit in self._digits(None):
             if digit.parallel is not ParallelType.serial:
                 found[digit.dim] *= self.mesh.shape[self.mesh.axis(digit.parallel.name)]
@@ -227,13 +234,13 @@ class LoopDomain:
 
 @dataclass(frozen=True, slots=True)
 class LoopAxis:
-    """One axis of a tensor's loop domain."""
+    """Handle of one axis of a tensor's loop domain."""
 
     loops: LoopDomain
     position: int
 
     def parallelize(self, parallel: ParallelType) -> None:
-        """Spread it over an axis of the mesh."""
+        """Parallelise the axis over a mesh axis, or not at all (`ParallelType.serial`)."""
         self.loops.parallelize(self.position, parallel)
 
 
@@ -243,13 +250,13 @@ METHODS = frozenset(
         *("set_allocation_domain", "get_loop_domain"),
     )
 )
-"""Of a tensor that has a mesh."""
+"""Methods available on tensors that have a device mesh."""
 
 
 def whole_inputs(
     fusion: ir.Fusion, inputs: Sequence[Any], loops: Mapping[ir.TensorView, LoopDomain]
 ) -> list[Any]:
-    """Stand-ins, without memory, for the inputs of all devices together. Numbers stay."""
+    """Meta tensors of global size in place of local shards; numbers are kept."""
     found: list[Any] = []
     for value, x in zip(fusion.inputs, inputs, strict=False):
         if not isinstance(value, ir.TensorView) or not isinstance(x, torch.Tensor):
@@ -269,8 +276,8 @@ def whole_inputs(
 
 
 def shard_tensor(tensor: torch.Tensor, of: Any, rank: int | None = None) -> torch.Tensor:
-    """What a rank (default: this process') has of a whole tensor: `of` is a tensor of a definition
-    that has a mesh.
+    """The shard of a global tensor owned by `rank` (default: this process'); `of` is a tensor of a
+    definition, whose placement it takes. FuserValueError if that has no mesh.
     """
     loops: LoopDomain | None = of.owner.loops.get(of.val)
     if loops is None:
@@ -284,13 +291,13 @@ def shard_tensor(tensor: torch.Tensor, of: Any, rank: int | None = None) -> torc
 
 @dataclass(frozen=True, slots=True)
 class OutputSharding:
-    """Where an output is; `mesh` has `shape` and `size`."""
+    """Placement of an output; `mesh` has `shape` and `size`."""
 
     mesh: sharding.DeviceMesh
     placements: sharding.Sharding
 
     def axis_sharded_on(self, parallel: ParallelType) -> int:
-        """The dimension that is spread over a mesh axis; -1 for none."""
+        """The dimension that is sharded over a mesh axis; -1 for none."""
         if parallel.value is None or parallel.value >= len(self.placements):
             return -1
         found = self.placements[-1 - parallel.value]
@@ -298,12 +305,12 @@ class OutputSharding:
 
 
 def output_shardings(placed: Shardings) -> list[OutputSharding]:
-    """Of all outputs of a definition, in order."""
+    """Placements of all outputs of a definition, in order."""
     return [OutputSharding(placed.mesh, placed.given[t]) for t in placed.fusion.outputs]
 
 
 def common_mesh(loops: Mapping[ir.TensorView, LoopDomain]) -> DeviceMesh | None:
-    """The mesh of a definition; FuserValueError where tensors have different ones."""
+    """The mesh of a definition's tensors, or None; FuserValueError if they have different ones."""
     found = {domain.mesh for domain in loops.values()}
     if len(found) > 1:
         texts = " and ".join(sorted(map(str, found)))

@@ -1,7 +1,7 @@
-"""The operations that torch runs between kernels, with nvFuser's signatures.
+"""The operations that torch executes between kernels, with nvFuser's signatures.
 
-Operands are tensors of the definition, attributes constants of it. What a call reads and writes is
-in memory; everything around it is planned together.
+Operands are tensors of the definition, attributes constants of it. Operands and results of a call
+are in memory; everything around it is planned together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _call(row: Call) -> Callable[..., Any]:
         given = signature.bind(*args, **kwargs).arguments
         operands = {name: given[name] for name in names if given.get(name) is not None}
         if isinstance(operands.get("src"), Scalar | int | float | complex):
-            # One number, wherever the index says.
+            # A scalar `src`: one value for all indices.
             operands["src"] = _filled(b, operands["src"], operands["arg"], operands["index"])
         attributes = {
             name: _attribute(name, parameter, given.get(name))
@@ -53,7 +53,7 @@ def _filled(b: FusionBuilder, number: Any, like: TensorView, index: TensorView) 
 
 
 def _attribute(name: str, parameter: inspect.Parameter, value: Any) -> Attribute:
-    """A constant of the parameter's type; its default where none is given."""
+    """A constant of the parameter's type, or its default if none is given; FuserTypeError else."""
     if isinstance(value, Scalar):
         if not value.is_constant:
             raise FuserTypeError(f"{name}: torch is called with a constant, got {value}")
@@ -78,4 +78,4 @@ def _attribute(name: str, parameter: inspect.Parameter, value: Any) -> Attribute
 OPAQUE: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {name: _call(row) for name, row in TABLE.items()}
 )
-"""By name; each takes the builder first."""
+"""Opaque calls by name; each takes the builder first."""

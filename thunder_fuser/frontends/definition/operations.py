@@ -1,7 +1,7 @@
 """`fd.ops`: every operation by name, made from the op table and the tables of this folder.
 
-Operations act on one definition, or on the innermost one whose `with` block is open: that is what
-the module-level `ops` does, as in scripts that import it.
+Operations act on one definition; those of the module-level `ops`, on the innermost definition whose
+`with` block is open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which line of the user's program an operation comes from."""
+"""Source line of the user's program for each operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 def calling_origin(symbol: str) -> Origin:
-    """The innermost line outside this package that is being executed."""
+    """The innermost stack frame outside this package, as an Origin."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What a call cost, kernel by kernel: `execute(profile=True)` and the profiler around calls."""
+"""Profiles of calls, kernel by kernel: `execute(profile=True)` and `PythonProfiler`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from thunder_fuser.runtime.target import target_for
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """One launch. Times in milliseconds, bytes as the plan counts them.
+    """One kernel launch. Times in milliseconds, bytes as the plan counts them, bandwidths in GB/s.
 
     device, stream  indices of the GPU and its stream; -1 and 0 on a CPU
-    registers       of a thread; 0 where the target does not say (a CPU)
-    cluster         blocks of a thread block cluster
+    shared_bytes    dynamic shared memory per block
+    registers       registers per thread; 0: not reported
+    cluster         blocks per thread block cluster
     """
 
     name: str
@@ -46,27 +47,32 @@ class KernelProfile:
 
     @property
     def effective_bandwidth_gbs(self) -> float:
+        """Bytes read and written per second of kernel time, in GB/s."""
         return (self.input_bytes + self.output_bytes) / max(self.time_ms, 1e-9) / 1e6
 
     @property
     def percentage_peak_bandwidth(self) -> float:
-        """Of what the device's memory can move."""
+        """Effective bandwidth in percent of the device's memory bandwidth."""
         return 100 * self.effective_bandwidth_gbs / self.peak_bandwidth_gbs
 
     @property
     def grid_str(self) -> str:
+        """Blocks per grid dimension, as "[x, y, z]"."""
         return _extents(self.grid)
 
     @property
     def block_str(self) -> str:
+        """Threads per block dimension, as "[x, y, z]"."""
         return _extents(self.block)
 
     @property
     def cluster_str(self) -> str:
+        """Blocks per cluster dimension, as "[x, y, z]"."""
         return _extents((self.cluster, 1, 1))
 
     @property
     def shared_mem_str(self) -> str:
+        """Shared memory in bytes, as "[dynamic, static]"; static is reported as 0."""
         return f"[{self.shared_bytes}, 0]"
 
 
@@ -79,9 +85,9 @@ class FusionProfile:
     """One call, of `segments` segments. Times in milliseconds.
 
     host_time_ms     wall time until the device has finished, compiling included
-    compile_time_ms  what of it was planning and compiling; 0 for a kind of inputs seen before
+    compile_time_ms  planning and compiling, part of host_time_ms; 0 for inputs of a known kind
     kernel_profiles  launches in order
-    input_bytes, output_bytes   of the call's tensors; `bytes` is what the kernels move
+    input_bytes, output_bytes   sizes of the call's tensors; `bytes` is what its kernels move
     """
 
     host_time_ms: float
@@ -96,24 +102,24 @@ class FusionProfile:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the launched kernels, in order."""
         return tuple(k.name for k in self.kernel_profiles)
 
     @property
     def kernel_time_ms(self) -> float:
-        """Of all launches, without the gaps between them."""
+        """Sum of the kernel times, without the gaps between launches."""
         return sum(k.time_ms for k in self.kernel_profiles)
 
     cuda_evt_time_ms = kernel_time_ms
 
     @property
     def effective_bandwidth_gbs(self) -> float:
-        """Of the kernels; of the whole call where there are none."""
+        """GB/s over the kernel time, or over the wall time of a call without kernels."""
         return self.bytes / max(self.kernel_time_ms or self.host_time_ms, 1e-9) / 1e6
 
     @property
     def percentage_peak_bandwidth(self) -> float:
-        """Of what the device's memory can move."""
+        """Effective bandwidth in percent of the device's memory bandwidth; 0 without kernels."""
         peaks = [k.peak_bandwidth_gbs for k in self.kernel_profiles]
         return 100 * self.effective_bandwidth_gbs / peaks[0] if peaks else 0.0
 
@@ -123,7 +129,7 @@ class FusionProfile:
 def profiled(
     compiled: CompiledFusion, inputs: Sequence[Any], device: torch.device | None, fusion_id: int = 0
 ) -> tuple[list[torch.Tensor], FusionProfile]:
-    """A call's outputs, and what it cost."""
+    """Run one call; return its outputs and its profile."""
     is_new = not compiled.is_compiled(inputs, device)
     start = time.perf_counter()
     executable = compiled.executable_for(inputs, device)
@@ -187,12 +193,12 @@ _active: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def is_profiling() -> bool:
-    """Whether a `PythonProfiler` is open around this call."""
+    """True if a `PythonProfiler` is open around this call."""
     return _active.get()
 
 
 def get_fusion_profile() -> FusionProfile:
-    """What the last measured call cost."""
+    """The profile of the last measured call; FuserError if there is none."""
     found = _latest.get()
     if found is None:
         raise FuserError(
@@ -203,14 +209,15 @@ def get_fusion_profile() -> FusionProfile:
 
 
 def reset_profiler() -> None:
-    """Forget what was measured."""
+    """Discard the last profile."""
     _latest.set(None)
 
 
 class PythonProfiler:
-    """Measures every `execute` inside its `with` block; `profile` is the last one's.
+    """Context manager that measures every `execute` in its `with` block; `profile` is the last
+    one's.
 
-    `auto_scheduled` is nvFuser's: here every definition is.
+    `auto_scheduled` is nvFuser's and ignored: here every definition is.
     """
 
     def __init__(self, auto_scheduled: bool = True) -> None:
@@ -237,5 +244,5 @@ class PythonProfiler:
     get_fusion_profile = profile
 
     def reset(self) -> None:
-        """Forget what was measured."""
+        """Discard the last profile."""
         reset_profiler()

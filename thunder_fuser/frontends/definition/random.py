@@ -1,11 +1,15 @@
 """The operations that draw random numbers, with nvFuser's signatures.
 
-Element n of the result is the n-th number of a seed and an offset: the same ones, the same numbers,
-on every device and wherever the number is computed. Without them `execute` takes them from torch's
-generator of the device, once a call: a GPU's generator gives its seed and the next offset for each
-such operation, so that operation i after `torch.manual_seed(s)` draws what `rng_seed=s,
-rng_offset=i` draws, and a CPU's generator, which has no offsets, a new seed. They are then inputs
-of the fusion, behind all others, which `execute` adds by itself.
+Element n of the result is the n-th value of the Philox stream of a seed and an offset: equal seeds
+and offsets give equal values, on every device and in every kernel that recomputes them. Without
+them `execute` takes them from torch's generator of the device, once per call: a GPU's generator
+gives its seed and the next offset for each such operation, so that operation i after
+`torch.manual_seed(s)` draws what `rng_seed=s, rng_offset=i` draws; a CPU's generator, which has no
+offsets, gives a new seed. They are then inputs of the fusion, after all others, which `execute`
+appends.
+
+Results of `uniform` and `normal` are Float, Double, Half or BFloat16; other dtypes are a
+FuserTypeError. FuserValueError if only one of `rng_seed` and `rng_offset` is given.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ def uniform(
     rng_seed: Scalar | int | None = None, rng_offset: Scalar | int | None = None,
     dtype: DataType = DataType.Float,
 ) -> TensorView:  # fmt: skip
-    """Numbers at or above `minval` and below `maxval`, all equally likely."""
+    """Uniform random values in [minval, maxval), of sizes `shape` and `dtype`.
+
+    FuserValueError for constants minval > maxval.
+    """
     state = _state(b, rng_seed, rng_offset)
     return b.random("uniform", sizes("shape", shape), (minval, maxval), state, _storage(dtype))
 
@@ -36,7 +43,9 @@ def normal(
     rng_seed: Scalar | int | None = None, rng_offset: Scalar | int | None = None,
     dtype: DataType = DataType.Float,
 ) -> TensorView:  # fmt: skip
-    """Numbers with that mean and standard deviation, normally distributed."""
+    """Normally distributed random values of that mean and standard deviation, of sizes `shape` and
+    `dtype`. FuserValueError for a negative constant `std`.
+    """
     state = _state(b, rng_seed, rng_offset)
     return b.random("normal", sizes("shape", shape), (mean, std), state, _storage(dtype))
 
@@ -46,20 +55,23 @@ def bernoulli(
     rng_seed: Scalar | int | None = None, rng_offset: Scalar | int | None = None,
     dtype: DataType = DataType.Bool,
 ) -> TensorView:  # fmt: skip
-    """True with probability count / 2^32: for elements whose word, of 32 bits, is one of `count`
-    from `first` on. `uniform(0, 1) < p` is one such mask. nvFuser has no such operation.
+    """Bool mask of sizes `shape`, True with probability count / 2^32.
+
+    True for elements whose 32-bit random word is in first..first + count - 1 (mod 2^32).
+    `uniform(0, 1) < p` is one such mask. nvFuser has no such operation. FuserTypeError for another
+    dtype than Bool, FuserValueError for constants outside 0..2^32 - 1.
     """
     state = _state(b, rng_seed, rng_offset)
     return b.random("bernoulli", sizes("shape", shape), (first, count), state, _storage(dtype))
 
 
 def rand_like(b: FusionBuilder, arg: TensorView) -> TensorView:
-    """Uniform numbers in [0, 1) with the sizes and the dtype of `arg`."""
+    """Uniform random values in [0, 1) with the sizes and the dtype of `arg`."""
     return b.random("uniform", _sizes(b, arg), (0.0, 1.0), b.drawn_state(), arg.dtype)
 
 
 def randn_like(b: FusionBuilder, arg: TensorView) -> TensorView:
-    """Standard normal numbers with the sizes and the dtype of `arg`."""
+    """Standard normal random values with the sizes and the dtype of `arg`."""
     return b.random("normal", _sizes(b, arg), (0.0, 1.0), b.drawn_state(), arg.dtype)
 
 
@@ -99,4 +111,4 @@ RANDOM: MappingProxyType[str, Callable[..., TensorView]] = MappingProxyType(
         for function in (uniform, normal, bernoulli, rand_like, randn_like)
     }
 )
-"""By name; each takes the builder first."""
+"""Random operations by name; each takes the builder first."""

@@ -1,4 +1,4 @@
-"""A definition on a mesh: what each rank runs of it, on local shards or on DTensors."""
+"""A definition on a mesh: the program of each rank, on local shards or on DTensors."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Ranks:
     """A fusion, the loop domains that its user gave to tensors, and the programs made of both.
 
-    latest         where everything was in the last call
-    with_dtensors  programs for DTensors, once there were any
+    latest         placements of the last call; None before
+    with_dtensors  programs for DTensors; None before the first such call
     """
 
     def __init__(self, fusion: Fusion, loops: Mapping[TensorView, LoopDomain]) -> None:
@@ -39,9 +39,7 @@ class Ranks:
 
     @property
     def on_mesh(self) -> FusionOnMesh:
-        """The fusion on the mesh that tensors were given. FuserValueError where they were given
-        none, or several.
-        """
+        """The fusion on the mesh of its tensors; FuserValueError if they have none, or several."""
         if self._on_mesh is None:
             mesh = common_mesh(self.loops)
             if mesh is None:
@@ -54,7 +52,7 @@ class Ranks:
         return self._on_mesh
 
     def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """What this process' rank has of the outputs, from what it has of the inputs."""
+        """Run this rank's program: its shards of the outputs from its shards of the inputs."""
         self._check_draws(inputs)
         mesh = self.on_mesh.mesh
         groups = None if mesh.size == 1 else process_groups(mesh)
@@ -63,8 +61,8 @@ class Ranks:
         return self.on_mesh.run(inputs, whole, this_rank(), groups)
 
     def execute_with_dtensors(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """DTensors from DTensors and numbers."""
-        from thunder_fuser.sharding import dtensors  # torch takes long to import its own
+        """Run on DTensors and numbers; return DTensors."""
+        from thunder_fuser.sharding import dtensors  # deferred: torch takes long to import its own
 
         self._check_draws(inputs)
         fusion, name = self.fusion, "execute_with_dtensors"

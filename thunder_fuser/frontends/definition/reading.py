@@ -1,5 +1,5 @@
-"""A printed definition read back as data: parsed, and built call by call. Nothing is executed, so
-that the file of a stranger can do no harm.
+"""Parser of printed definitions: rebuilds a Fusion call by call. No text is executed, so that
+untrusted files can do no harm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ARITHMETIC: MappingProxyType[type[ast.operator], Callable[[Any, Any], Any]] = M
 
 
 def read_definition(text: str) -> Fusion:
-    """What `def nvfuser_fusion(fd)` in this text defines; FuserValueError for any other text."""
+    """The fusion that `def nvfuser_fusion(fd)` in this text defines; else FuserValueError."""
     try:
         (function,) = ast.parse(text).body
     except (SyntaxError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The half of a FusionDefinition that writes: inputs, operations and outputs become a Fusion.
+"""The recording half of a FusionDefinition: inputs, operations and outputs become a Fusion.
 
 Every call goes through `record`, which turns handles into IR values and gives each expression, and
 each error, the line of the user's program that caused it.
@@ -34,25 +34,25 @@ from thunder_fuser.ir.dtypes import DataType, Number
 
 
 class Recorder:
-    """Builds one Fusion. Values belong to the recorder that made them."""
+    """Builds one Fusion. Handles belong to the recorder that made them."""
 
     def __init__(self) -> None:
         self._builder = FusionBuilder()
         self._finished = False
         self.ops = Ops(lambda: self)
         self.loops: dict[ir.TensorView, LoopDomain] = {}
-        """Of tensors that were given a mesh."""
+        """Loop domains of the tensors that have a device mesh."""
 
     @classmethod
     def finished(cls) -> Recorder:
-        """One that owns values which can be looked at and take no more operations."""
+        """A recorder whose values can be inspected and that takes no more operations."""
         found = Recorder()
         found._finished = True
         return found
 
     @property
     def fusion_so_far(self) -> ir.Fusion:
-        """What is defined so far, as IR."""
+        """The fusion as defined so far, as IR."""
         return self._builder.build()
 
     # ---- recording
@@ -64,7 +64,7 @@ class Recorder:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """build(builder, ...) on IR values. `name` is what the user wrote: errors say it."""
+        """Return build(builder, ...) on IR values. Errors quote `name`, the user's spelling."""
         origin = calling_origin(name.rpartition(".")[2])
         place = f"in {name} at {origin.file}:{origin.line}"
         try:
@@ -96,7 +96,7 @@ class Recorder:
         return [self._plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     def handle(self, value: Any) -> Any:
-        """IR values as what users hold."""
+        """The user-facing handle of an IR value, or handles of a list or tuple of them."""
         if isinstance(value, ir.TensorView):
             return Tensor(self, value)
         if isinstance(value, ir.Scalar):
@@ -105,7 +105,7 @@ class Recorder:
         return tuple(handles) if isinstance(value, tuple) else handles
 
     def divided(self, a: Scalar | int, b: Scalar | int, *, remainder: bool) -> Scalar:
-        """Floor division of sizes."""
+        """Floor division of sizes, or its remainder; FuserValueError for a divisor below 1."""
 
         def build(builder: FusionBuilder, x: ir.Scalar | int, y: ir.Scalar | int) -> ir.Scalar:
             numerator, divisor = builder.extent(x), builder.extent(y)
@@ -136,16 +136,19 @@ class Recorder:
     ) -> Tensor:
         """A new tensor input, by shape and contiguity or by sizes and strides.
 
-        shape         -1 any size, 1 a broadcast, other sizes fixed; a number: so many of any size
-        contiguity    per dimension in memory order: dense with the next; None does not move. A None
-                      where the shape is not 1 is an expanded dimension. One bool stands for all
+        shape         -1 any size, 1 a broadcast, other sizes fixed; an int: rank, all sizes open
+        contiguity    per dimension in memory order (outermost first): True if dense with the next
+                      inner one, None for a broadcast (size 1, or expanded with stride 0); one bool
+                      for all dimensions
         is_cpu        a CPU scalar (shape []) among CUDA tensors
         stride_order  position in memory of each dimension, counted from the innermost
         sizes, strides, static_sizes   as a tensor has them; sizes other than 1 are kept if static
         symbolic_sizes, contiguous   older names of shape and contiguity
-        expanded      which dimensions are expanded, where contiguity does not say
-        transforms    a domain program: the tensor has `shape`, the definition sees the result, and
-                      contiguity and stride_order are the result's
+        expanded      flag per dimension: expanded (stride 0), where contiguity does not say
+        transforms    domain transforms from `shape` to the logical dimensions; contiguity and
+                      stride_order are then the logical dimensions'
+
+        Raises FuserTypeError or FuserValueError for arguments that do not describe a tensor.
         """
         if strides is None and are_strides(contiguity):
             strides, contiguity = contiguity, False  # type: ignore[assignment]
@@ -160,10 +163,11 @@ class Recorder:
         return Tensor(self, self.record("fd.define_tensor", tensor_by_contiguity, rest))
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
-        """An input like `tensor` (fake tensors will do): its strides' order and contiguity.
+        """A tensor input with the dtype, stride order and contiguity of `tensor` (fake tensors will
+        do).
 
-        Sizes other than 1 may differ at execute unless they are static. A 0-dim CPU tensor may go
-        along with CUDA tensors.
+        Sizes other than 1 may differ at execution unless `static_sizes`. A 0-dim CPU tensor may go
+        along with CUDA tensors. FuserTypeError for anything but a strided torch.Tensor.
         """
         made = self.record("fd.from_pytorch", lambda b: tensor_like(b, tensor, static_sizes), ())
         return Tensor(self, made)
@@ -171,13 +175,15 @@ class Recorder:
     def define_scalar(
         self, value: Scalar | Number | DataType | None = None, dtype: DataType | None = None
     ) -> Scalar:
-        """A constant, or, without a value, a number input of `dtype` (default Double)."""
+        """A constant, or, without a value, a scalar input of `dtype` (default Double).
+        FuserTypeError for a constant that does not fit `dtype`.
+        """
         if isinstance(value, DataType):
             value, dtype = None, value
         return Scalar(self, self.record("fd.define_scalar", scalar, (value, dtype)))
 
     def define_constant(self, value: Number, dtype: DataType | None = None) -> Scalar:
-        """A constant."""
+        """A constant; FuserTypeError without a value."""
         if value is None or isinstance(value, DataType):
             raise FuserTypeError(
                 f"define_constant: expected a number, got {value!r}; define_scalar({value!r}) is "
@@ -188,21 +194,24 @@ class Recorder:
     def define_vector(
         self, value: int | Sequence[Scalar | int], dtype: DataType = DataType.Int
     ) -> list[Scalar]:
-        """`value` new integer inputs, or a list of scalars and numbers as scalars."""
+        """`value` new scalar inputs of `dtype` if it is an int, else the scalars and numbers of the
+        list as scalars.
+        """
         found = self.record("fd.define_vector", vector, (value, dtype))
         return [Scalar(self, v) for v in found]
 
     def add_output(self, output: Tensor, alias_input: Tensor | Sequence[int] | None = None) -> None:
         """Return `output`; with an input, write it into that input's memory instead.
 
-        What is written into an input is returned too if it was also added as an output by itself.
-        A list instead of an input is the stride order that the output shall have.
+        An output that updates an input is returned too if it was also added as an output by itself.
+        A list instead of an input is the stride order of the output. FuserValueError for an input
+        that is updated already, or that differs in dtype or sizes.
         """
         self.record("fd.add_output", add_output, (output, alias_input))
 
 
 def _parameters(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """What an operation takes, if it was not called with that."""
+    """Text naming the operation's parameters if they do not match the call, else ""."""
     signature = inspect.signature(build)
     try:
         signature.bind(None, *args, **kwargs)

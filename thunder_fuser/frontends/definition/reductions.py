@@ -1,7 +1,7 @@
-"""The operations that fold dimensions, with nvFuser's signatures. Each is one builder call.
+"""The operations that reduce dimensions, with nvFuser's signatures. Each is one builder call.
 
-Dimensions are named as an integer, as a list, or not at all, which means every one of them. The
-dtype may then stand in their place: `sum(x, DataType.Double)`.
+Dimensions are an integer, a list, or omitted, which means all of them. The dtype may then stand in
+their place: `sum(x, DataType.Double)`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,12 @@ def var_mean(
     b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
     keepdim: bool = False, *, dim: Dims = None, keep_dim: bool | None = None,
 ) -> tuple[TensorView, TensorView]:  # fmt: skip
-    """(variance, mean) of floats or complex numbers; the variance, a real number, divides by the
-    number of elements less `correction`.
+    """(variance, mean) over `dims`, of floats or complex numbers; reduced dimensions have size 1
+    with `keepdim`, else they are removed.
+
+    The variance is the sum of squared deviations divided by max(number of elements - `correction`,
+    0). Both have the dtype of `arg`; the variance of complex numbers is real. FuserTypeError for
+    other dtypes, FuserValueError for dimensions that are out of range or repeat.
     """
     if isinstance(correction, bool) or not isinstance(correction, (int, float)):
         raise FuserTypeError(f"correction: expected a number, got {correction!r}")
@@ -66,21 +70,24 @@ def var(
     b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
     keepdim: bool = False, *, dim: Dims = None, keep_dim: bool | None = None,
 ) -> TensorView:  # fmt: skip
-    """The variance alone; see `var_mean`."""
+    """The variance over `dims` alone; sizes, dtype and errors as of `var_mean`."""
     return var_mean(b, arg, dims, correction, keepdim, dim=dim, keep_dim=keep_dim)[0]
 
 
 def welford(
     b: FusionBuilder, arg: TensorView, dims: Dims = None, *, dim: Dims = None
 ) -> tuple[TensorView, TensorView, TensorView]:
-    """(mean, squared deviations from it added up, number of elements) of floats or complex
-    numbers.
+    """(mean, sum of squared deviations from it, number of elements) over `dims`.
+
+    All have the sizes of `arg` without `dims`. The first two have the compute dtype (Float for Half
+    and BFloat16, else `arg`'s; squared deviations of complex numbers are real), the count is Int.
+    Raises as `var_mean`.
     """
     return b.welford(arg, _dims(dims, dim))
 
 
 def _dims(dims: Any, dim: Any) -> list[int] | None:
-    """The dimensions under whichever of their two names they were passed; None means all."""
+    """The dimensions given as either `dims` or `dim`; None means all. FuserTypeError for both."""
     if dims is not None and dim is not None:
         raise FuserTypeError("pass either dims or dim")
     named = dims if dim is None else dim
@@ -90,7 +97,7 @@ def _dims(dims: Any, dim: Any) -> list[int] | None:
 
 
 def _kept(keepdim: Any, keep_dim: Any) -> bool:
-    """Whether folded dimensions stay, under whichever of the two names it was passed."""
+    """True if reduced dimensions are kept with size 1: `keepdim`, or its alias `keep_dim`."""
     return flag("keepdim", keepdim) if keep_dim is None else flag("keep_dim", keep_dim)
 
 
@@ -98,4 +105,4 @@ REDUCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {name: _fold(row) for name, row in TABLE.items()}
     | {"var": var, "var_mean": var_mean, "welford": welford}
 )
-"""By name; each takes the builder first."""
+"""Reductions by name; each takes the builder first."""

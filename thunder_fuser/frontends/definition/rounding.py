@@ -1,12 +1,12 @@
-"""Running error analysis: a fusion in float64, and beside every value how far from it a computation
-in the fusion's own dtypes may be.
+"""Running error analysis: a fusion in float64 and, beside every value, a bound on the deviation of
+a computation in the fusion's own dtypes.
 
-Each operation is tried again with its operands moved by their bounds, which gives the error that
-comes in, and adds that of its own rounding; a reduction adds what its length allows. So the bound
-of an output follows the operations that lead to it. A bool that may be either, and an integer that
-may be another, have bounds as well: what is selected by them is uncertain by what lies between.
-
-These are estimates of right computations, wide enough for any order of folding, not proofs.
+Each operation is evaluated again with its operands moved by their bounds, which gives the
+propagated error, and adds that of its own rounding; a reduction adds what its length allows. So the
+bound of an output follows the operations that lead to it. A bool that may be either, and an integer
+that may be another, have bounds as well: a value selected by them is uncertain by the distance of
+the alternatives. These are estimates for correct computations, wide enough for any order of
+reduction, not proofs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ _ULPS_OF_RANDOM_NUMBERS = 8
 
 
 class ErrorAnalysis(Evaluator):
-    """Runs expressions one at a time: `values` in float64, `errors` beside those that have any.
+    """Evaluates expressions one at a time: `values` in float64, `errors` (absolute bounds) for
+    inexact ones.
 
-    unit  the least relative rounding of every operation: where a reference is computed in a
-          narrower dtype than the fusion's, its own
+    unit  least relative rounding of every operation: where a reference is computed in a
+          narrower dtype than the fusion's, that dtype's
     """
 
     def __init__(self, device: torch.device, unit: float = 0.0) -> None:
@@ -63,7 +64,7 @@ class ErrorAnalysis(Evaluator):
             self.errors[expr.output] = error
 
     def release(self, val: Val) -> None:
-        """Forget a value that nobody reads any more."""
+        """Drop a value, and its bound, after its last use."""
         super().release(val)
         self.errors.pop(val, None)
 
@@ -89,7 +90,7 @@ class ErrorAnalysis(Evaluator):
                 return 2 * self._rounding("normal", expr.output.dtype, sum(sizes))
             case IotaOp():
                 value, start = self[expr.output], self[expr.start].abs()
-                # Of partial results, which are larger where they cancel.
+                # The rounding of partial results, which are larger where they cancel.
                 return self._rounding("mul", expr.output.dtype, value.abs() + 2 * start)
             case ViewOp() | CopyOp() | CutOp() | PadOp() | CatOp() | FullOp():
                 return self._moved(expr)
@@ -113,7 +114,7 @@ class ErrorAnalysis(Evaluator):
                 return errors[0].expand(expr.output.sizes)
 
     def _error_of(self, val: Val, dtype: DataType) -> torch.Tensor | None:
-        """The bound of a value that is read as `dtype`; None for a value that is exact."""
+        """The bound of a value converted to `dtype`; None for a value that is exact."""
         error = self.errors.get(val)
         if isinstance(val, TensorView) and _widens(val.dtype, dtype):
             return error
@@ -128,7 +129,7 @@ class ErrorAnalysis(Evaluator):
         return rounding if error is None else rounding + error
 
     def _of_call(self, expr: OpaqueOp) -> torch.Tensor | None:
-        """Of what is linear in each operand: its value for the operands' sizes and errors."""
+        """Bound of a call, linear in each operand: its value for operands' sizes and errors."""
         row, result = opaque.lookup(expr.op), self[expr.output]
         known = [v in self.errors for v in expr.inputs]
         is_exact = not any(known)
@@ -159,7 +160,7 @@ class ErrorAnalysis(Evaluator):
         return list(zip(expr.parameters, expr.inputs, strict=True))
 
     def _size(self, value: TensorView, *, with_error: bool = False) -> torch.Tensor:
-        """How large numbers are; indices stay what they are."""
+        """Magnitudes of the elements, plus their bounds if asked for; indices are unchanged."""
         if value.dtype.category < Category.FLOAT:
             return self[value]
         size = self[value].abs().double()
@@ -169,7 +170,7 @@ class ErrorAnalysis(Evaluator):
     # ---- rounding
 
     def _rounding(self, op: str, dtype: DataType, value: torch.Tensor) -> torch.Tensor:
-        """What one operation loses of a result."""
+        """Bound on the rounding error of one operation with the result `value`."""
         if dtype.category < Category.FLOAT:
             return _zeros(value)
         info, wide = (torch.finfo(d.torch) for d in (dtype, compute_dtype(dtype)))
@@ -181,7 +182,7 @@ class ErrorAnalysis(Evaluator):
             ulps = 0 if row.has(Fact.EXACT) else row.ulps
             size = size.clamp(min=1.0) if row.has(Fact.CANCELS) else size
         ulps *= 4 if dtype.is_complex else 1
-        # What computes in a wider type is rounded once more as it is stored.
+        # A result computed in a wider type is rounded once more as it is stored.
         stored = info.eps / 2 if info.eps > wide.eps or op == "cast" else 0.0
         unit = max(ulps * wide.eps / 2 + stored, self._unit if ulps else 0.0)
         return unit * size + (info.smallest_normal if ulps or stored else 0.0)
@@ -190,7 +191,7 @@ class ErrorAnalysis(Evaluator):
         base, dtype = self[expr.output], expr.output.dtype
         op = expr.op
         if op == "cast" and _widens(expr.inputs[0].dtype, dtype):
-            op = "real"  # which rounds nothing
+            op = "real"  # rounds nothing
         elif op in ("abs", "sign") and expr.inputs[0].dtype.is_complex:
             op = "sqrt"
         operands = self.operands(expr)
@@ -204,10 +205,10 @@ class ErrorAnalysis(Evaluator):
                 if error is not None:
                     total = total + self._propagated(expr, operands, k, errors)
         if dtype.category >= Category.FLOAT:
-            # What may be too large for the dtype may be infinite.
+            # A value that may exceed the dtype's range may be infinite.
             size = base.abs().double()
             total += torch.where(size.isfinite() & (size + total > _largest(dtype)), math.inf, 0.0)
-        # Nothing is known where a bound is no number.
+        # The bound is infinite where it would be NaN.
         return total.nan_to_num_(math.inf, math.inf) if bool(total.any()) else None
 
     def _propagated(
@@ -217,7 +218,7 @@ class ErrorAnalysis(Evaluator):
         k: int,
         errors: Sequence[torch.Tensor | None],
     ) -> torch.Tensor:
-        """How far the result moves as operand `k` moves by its bound."""
+        """Largest change of the result as operand `k` moves by its bound."""
         error, base = errors[k], self[expr.output]
         assert error is not None
         if expr.op in ("add", "sub", "cast"):
@@ -237,7 +238,7 @@ class ErrorAnalysis(Evaluator):
         operands: Sequence[torch.Tensor],
         errors: Sequence[torch.Tensor | None],
     ) -> torch.Tensor:
-        """How far a result that counts or decides moves as its operands do, together: it jumps."""
+        """Largest change of an integer or bool result, which jumps, as all operands move."""
         base = self[expr.output]
         found = _zeros(base)
         choices = [
@@ -273,8 +274,9 @@ class ErrorAnalysis(Evaluator):
     def _folded(
         self, expr: ReductionOp, elements: torch.Tensor, error: torch.Tensor
     ) -> torch.Tensor:
-        """The bound of a sum or a product. Partial results are rounded as often as a chain is
-        long, of which a kernel folds many at a time, and not always to the same side.
+        """The bound of a sum or a product. A partial result is rounded once per step of a
+        sequential chain; a kernel reduces many chains at a time, and does not always round to the
+        same side.
         """
         count = math.prod(elements.shape[k] for k in expr.dims)
         steps = min(count, 8 + math.isqrt(count))
@@ -285,7 +287,7 @@ class ErrorAnalysis(Evaluator):
         return incoming + loss * largest
 
     def _of_scan(self, expr: ScanOp) -> torch.Tensor | None:
-        """A reduction for each element, of it and those before it."""
+        """Bound of a scan: for each element, that of the reduction of it and those before it."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
         error = self.errors.get(expr.input, _zeros(elements)).expand(elements.shape)
         row, result = scans.lookup(expr.op), self[expr.output]
@@ -305,7 +307,7 @@ class ErrorAnalysis(Evaluator):
     def _position(
         self, expr: ReductionOp, elements: torch.Tensor, error: torch.Tensor
     ) -> torch.Tensor | None:
-        """Another place is as good where its element may be as large."""
+        """Bound of an argmax or argmin: infinite where a rival's element may be as large."""
         if expr.input not in self.errors:
             return None
         signed = elements if expr.op == "argmax" else -elements
@@ -320,7 +322,7 @@ def _zeros(like: torch.Tensor) -> torch.Tensor:
 
 
 def _neighbours(x: torch.Tensor, error: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Values as far from `x` as it may be wrong, on either side."""
+    """Values at the distance of the bound from `x`, on either side."""
     if x.dtype is torch.bool:
         yield x | (error > 0)
         yield x & ~(error > 0)
@@ -335,7 +337,7 @@ def _neighbours(x: torch.Tensor, error: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _zero_between(x: torch.Tensor, error: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Zero where the value may be zero, at which tests of numbers jump."""
+    """`x` with zero where it may be zero, since tests of numbers jump there."""
     if x.dtype is not torch.bool:
         yield torch.where(x.abs() <= error, 0, x)
 
@@ -345,7 +347,7 @@ def _largest(dtype: DataType) -> float:
 
 
 def _distance(found: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """|found - base|; nothing where either is no number: which one is decided elsewhere."""
+    """|found - base|; 0 where either is NaN, since whether both are is compared elsewhere."""
     if not (base.is_floating_point() or base.is_complex()):
         found, base = found.double(), base.double()
     distance = (found - base).abs().double()
@@ -353,12 +355,12 @@ def _distance(found: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 
 def _precision(dtype: DataType) -> float:
-    """Significant steps of a float; more than any of what counts."""
+    """1 / eps of a float; infinite for integers and bools."""
     return 1 / torch.finfo(dtype.torch).eps if dtype.category >= Category.FLOAT else math.inf
 
 
 def _widens(source: DataType, target: DataType) -> bool:
-    """Whether every number of one dtype is one of the other."""
+    """True if every value of one dtype is exactly one of the other."""
     if source.category > target.category or target.category < Category.FLOAT:
         return False
     if source.category < Category.FLOAT:

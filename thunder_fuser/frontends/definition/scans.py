@@ -47,4 +47,4 @@ def _scan(row: Scan) -> Callable[..., Val]:
 SCANS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {name: _scan(row) for name, row in TABLE.items()}
 )
-"""By name; each takes the builder first."""
+"""Scans by name; each takes the builder first."""

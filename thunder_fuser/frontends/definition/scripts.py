@@ -1,4 +1,4 @@
-"""Reproduction scripts: a definition and its inputs as a program that runs by itself.
+"""Reproduction scripts: a definition and its inputs as a self-contained program.
 
 Inputs are described, not stored: shape, strides, dtype, device and misalignment.
 """
@@ -23,7 +23,7 @@ from thunder_fuser.ir.printer import number_text, to_python
 def reproduction(fusion: Fusion, inputs: Sequence[Any] | None) -> str:
     """The script; without inputs it ends with the definition.
 
-    `inputs` has what random numbers were drawn from: the script draws them again.
+    `inputs` includes the drawn RNG seed and offsets: the script passes these rather than draw anew.
     """
     if inputs is not None:
         fusion = replace(fusion, draws=0)
@@ -44,7 +44,7 @@ def reproduction(fusion: Fusion, inputs: Sequence[Any] | None) -> str:
 
 
 def faked(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs without their elements."""
+    """The inputs with fake tensors in place of tensors."""
     mode = FakeTensorMode()
     return [
         mode.from_tensor(x.detach())
@@ -56,7 +56,7 @@ def faked(inputs: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def captured_logs() -> Iterator[io.StringIO]:
-    """What this package logs in the meantime, as text instead of on stderr."""
+    """Redirect this package's log output from stderr to a text buffer."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))

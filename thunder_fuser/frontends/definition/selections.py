@@ -1,4 +1,4 @@
-"""The operations that keep a part of a tensor: triangles, and one index of a dimension."""
+"""The operations that select a part of a tensor: triangles, and one index of a dimension."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from thunder_fuser.ir.fusion import Scalar, TensorView, Val
 
 
 def triu(b: FusionBuilder, arg: TensorView, diagonal: Scalar | int = 0) -> Val:
-    """`arg` with zeros below a diagonal of its last two dimensions; 0 is the main diagonal."""
+    """`arg` with zeros below a diagonal of its last two dimensions; 0 is the main diagonal,
+    positive ones are above it. FuserValueError for fewer than 2 dimensions.
+    """
     return _triangle(b, arg, diagonal, "ge")
 
 
 def tril(b: FusionBuilder, arg: TensorView, diagonal: Scalar | int = 0) -> Val:
-    """`arg` with zeros above a diagonal of its last two dimensions; 0 is the main diagonal."""
+    """`arg` with zeros above a diagonal of its last two dimensions; 0 is the main diagonal,
+    positive ones are above it. FuserValueError for fewer than 2 dimensions.
+    """
     return _triangle(b, arg, diagonal, "le")
 
 
 def _triangle(b: FusionBuilder, x: TensorView, diagonal: Scalar | int, kept: str) -> Val:
-    """where(column - row `kept` diagonal, x, 0): a mask that takes no memory."""
+    """where(column - row `kept` diagonal, x, 0): the mask is computed, not stored."""
     if not isinstance(x, TensorView) or x.rank < 2:
         raise FuserValueError(f"arg: expected a tensor of at least 2 dimensions, got {x}")
     rows, columns = (_counted(b, x, dim) for dim in (-2, -1))
@@ -35,16 +39,17 @@ def _triangle(b: FusionBuilder, x: TensorView, diagonal: Scalar | int, kept: str
 
 
 def _counted(b: FusionBuilder, x: TensorView, dim: int) -> TensorView:
-    """0, 1, ... along a dimension."""
+    """[0, 1, ...] of the size of dimension `dim`, as Int."""
     zero, one = b.scalar(0), b.scalar(1)
     return b.iota(b.size(x, dim), zero, one, DataType.Int)
 
 
 def select(b: FusionBuilder, arg: TensorView, index: Scalar | int, dim: int) -> TensorView:
-    """`arg` at one index of a dimension, which is gone then: a view if index and size are known.
+    """`arg` at one index of dimension `dim`, which is removed: a view if index and size are known.
 
-    A negative constant counts from the end. Any other index is read as the kernel runs, so that
-    calls with different ones share it, and is checked there.
+    A negative constant counts from the end. A constant out of the range of a known size is a
+    FuserValueError. Any other index is read by the kernel, so that calls with different ones share
+    it, and is checked there (see indexing.py).
     """
     if not isinstance(arg, TensorView):
         raise FuserTypeError(f"arg: expected a tensor, got {arg!r}")
@@ -69,7 +74,7 @@ def _sliced(b: FusionBuilder, x: TensorView, index: int, axis: int, size: int) -
 
 
 def _from_start(size: Extent, index: Any) -> Any:
-    """An index that counts from the end as one that counts from the start."""
+    """The index from the start for a constant index, which may count from the end."""
     return size + index if isinstance(index, int) and index < 0 else index
 
 
@@ -84,4 +89,4 @@ def _whole(what: str, value: Scalar | int) -> Scalar | int:
 SELECTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {function.__name__: function for function in (triu, tril, select)}
 )
-"""By name; each takes the builder first."""
+"""Selections by name; each takes the builder first."""

@@ -1,4 +1,4 @@
-"""Names of nvFuser's API that this one lacks: each with what it is and what to use instead."""
+"""Unsupported names of nvFuser's API: a description of each and what to use instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from thunder_fuser.errors import FuserError
 
 
 class UnavailableOp(FuserError, AttributeError):
-    """Something that nvFuser has and this version does not; `hasattr` says so too."""
+    """An unsupported nvFuser operation or method; an AttributeError, so that `hasattr` is False."""
 
 
 _BETWEEN = "between two definitions"
@@ -24,7 +24,7 @@ OPERATIONS: MappingProxyType[str, str] = MappingProxyType(
         "nv_grouped_block_quantize": _BLOCKS + _BETWEEN,
     }
 )
-"""Operations of fd.ops."""
+"""Unsupported operations of fd.ops: name -> description and alternative."""
 
 SCHEDULING = frozenset(
     (
@@ -35,11 +35,11 @@ SCHEDULING = frozenset(
         *("schedule", "warp_specialize", "tensors"),
     )
 )
-"""Methods of tensors and of fd.sched that write a schedule by hand."""
+"""Unsupported methods of tensors and of fd.sched: those that write a schedule by hand."""
 
 
 def unavailable_operation(name: str) -> UnavailableOp | None:
-    """Why fd.ops has no `name` although nvFuser's has, or None if nvFuser's has none either."""
+    """The error for an unsupported operation `fd.ops.name`; None if nvFuser has none either."""
     if name not in OPERATIONS:
         return None
     return UnavailableOp(
@@ -48,7 +48,7 @@ def unavailable_operation(name: str) -> UnavailableOp | None:
 
 
 def unavailable_method(owner: str, name: str) -> UnavailableOp | None:
-    """The same for `owner`.`name`, a method of a tensor or of fd.sched."""
+    """The error for `owner`.`name`, an unsupported method of a tensor or of fd.sched; else None."""
     if name in SCHEDULING:
         return UnavailableOp(
             f"{owner}.{name} is not available: thunder_fuser makes every schedule itself, and "
@@ -59,7 +59,7 @@ def unavailable_method(owner: str, name: str) -> UnavailableOp | None:
 
 
 class HandSchedule:
-    """`fd.sched`: nvFuser's operations on schedules, each of which says that it is not there."""
+    """`fd.sched`: every nvFuser scheduling method raises UnavailableOp."""
 
     def __getattr__(self, name: str) -> None:
         found = unavailable_method("fd.sched", name)

@@ -1,4 +1,4 @@
-"""Comparing a definition's outputs with what torch computes one operation at a time."""
+"""Comparison of a definition's outputs with torch's, one operation at a time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
 
 _SLACK = 2
-"""How much further from the truth than it may be by the analysis an output is let pass."""
+"""Factor on the error analysis' bound within which an output is accepted."""
 
 _TORCHS_SLACK = 4
-"""The same of what torch is off by, at the same element."""
+"""Factor on torch's own deviation from float64, per element, within which an output is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An output's value, and how far from it another computation of it may be."""
+    """Reference value of an output, and the absolute tolerance of each element."""
 
     value: torch.Tensor
     tolerance: torch.Tensor
@@ -36,11 +36,11 @@ def expected_outputs(
     given: Sequence[torch.Tensor] | None,
     device: torch.device | None,
 ) -> list[Expected]:
-    """What the outputs should be: `given`, or evaluated. Call before inputs are updated in place.
+    """Reference outputs: `given`, or evaluated. Call before inputs are updated in place.
 
-    Outputs are evaluated in float64, and may be as far from it as the operations that lead to them
-    and the lengths of their reductions allow (`rounding.py`), or as torch is. What is given may
-    have been rounded to the narrowest of the dtypes after every operation.
+    Outputs are evaluated in float64; the tolerance is what the operations that lead to them and the
+    lengths of their reductions allow (`rounding.py`), or torch's own deviation if larger. A given
+    reference may have been rounded to the narrowest of the dtypes after every operation.
     """
     binding = bind(fusion, inputs, device)
     static = specialise(fusion, binding.sizes)
@@ -60,21 +60,21 @@ def expected_outputs(
 
 
 def _narrowest(fusion: Fusion) -> float:
-    """The relative rounding of the narrowest float among inputs and outputs."""
+    """eps of the narrowest float among inputs and outputs, 8-bit floats aside; 0.0 for none."""
     dtypes = {v.dtype for v in (*fusion.tensor_inputs, *fusion.outputs)}
     inexact = [torch.finfo(d.torch).eps for d in dtypes if d.is_floating or d.is_complex]
     return max((eps for eps in inexact if eps <= _WIDEST_STEP), default=0.0)
 
 
 _WIDEST_STEP = 2.0**-7
-"""Of a bfloat16: nobody computes in 8-bit floats."""
+"""eps of bfloat16. Narrower floats are not considered: nobody computes in 8-bit floats."""
 
 
 def _close_to(value: torch.Tensor, bound: torch.Tensor) -> Expected:
     if not _is_inexact(value):
         return Expected(value, bound)
     if bound.dim() and bound.shape != value.shape:
-        return Expected(value, bound)  # which the comparison refuses
+        return Expected(value, bound)  # rejected by the comparison
     precise = value.to(_precise(value.dtype))
     size = torch.nan_to_num(precise.abs(), 0.0, 0.0, 0.0)
     return Expected(precise, bound + 4 * torch.finfo(value.dtype).eps * size)
@@ -85,7 +85,7 @@ def _between(rounded: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) ->
         return Expected(rounded, bound)
     torchs = rounded.to(exact.dtype)
     error = torch.nan_to_num((torchs - exact).abs(), 0.0, 0.0, 0.0)
-    # Where torch overflows, so may we.
+    # An output may overflow where torch's does.
     value = torch.where(torchs.isfinite(), exact, torchs)
     return Expected(value, torch.maximum(bound, _TORCHS_SLACK * error))
 
@@ -96,7 +96,7 @@ def _check_count(outputs: int, expected: Sequence[object]) -> None:
 
 
 def check_outputs(outputs: Sequence[torch.Tensor], expected: Sequence[Expected]) -> None:
-    """FuserError at the first output that is not what it should be."""
+    """FuserError at the first output that differs from its reference by more than the tolerance."""
     _check_count(len(outputs), expected)
     for k, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
         value = wanted.value

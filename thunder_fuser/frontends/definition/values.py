@@ -1,7 +1,7 @@
-"""What a definition's operations take and give: tensors and scalars that know their definition.
+"""Operands and results of a definition's operations: handles to tensors and scalars.
 
-They are handles: the IR's values are plain data and know nothing of who built them, and users write
-`T0.size(0) * 2` and `x + 1.0`.
+A handle knows its definition, where IR values are plain data without an owner, so that users can
+write `T0.size(0) * 2` and `x + 1.0`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Operand = Union["Tensor", "Scalar", Number]
 
 
 class Value:
-    """A tensor or a scalar of one definition. Arithmetic on it adds operations to that."""
+    """A tensor or a scalar of one definition. Arithmetic on it adds operations to the fusion."""
 
     __slots__ = ("owner", "val")
 
@@ -38,17 +38,19 @@ class Value:
         )
 
     def dtype(self) -> DataType:
+        """The dtype of the elements."""
         return self.val.dtype
 
     def is_tensor(self) -> bool:
+        """True for a tensor, False for a scalar."""
         return isinstance(self.val, ir.TensorView)
 
     def definition(self) -> ir.Expr | None:
-        """The expression that gives it; None for inputs and constants."""
+        """The expression that computes the value; None for inputs and constants."""
         return self.owner.fusion_so_far.definitions().get(self.val)
 
     def uses(self) -> list[ir.Expr]:
-        """The expressions that read it so far."""
+        """The expressions so far that read the value."""
         return self.owner.fusion_so_far.uses().get(self.val, [])
 
     def __getattr__(self, name: str) -> Any:
@@ -56,7 +58,7 @@ class Value:
         raise found or AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def is_symbolic(self) -> bool:
-        """Whether its value is unknown in the definition: everything but constants."""
+        """True unless the value is a constant of the definition."""
         return not (isinstance(self.val, ir.Scalar) and self.val.is_constant)
 
 
@@ -67,8 +69,9 @@ class Tensor(Value):
     val: ir.TensorView
 
     def set_device_mesh(self, mesh: multidevice.DeviceMesh) -> None:
-        """Place it on a mesh: replicated, until an axis of its loop domain is parallelised. From
-        then on it has `outer_split`, `inner_split`, `split`, `axis(k).parallelize`: multidevice.py.
+        """Place the tensor on a mesh: replicated, until an axis of its loop domain is parallelised.
+        It then has `outer_split`, `inner_split`, `split`, `axis(k).parallelize`: see
+        multidevice.py. FuserTypeError for anything but a `multidevice.DeviceMesh`.
         """
         if not isinstance(mesh, multidevice.DeviceMesh):
             raise FuserTypeError(
@@ -77,6 +80,7 @@ class Tensor(Value):
         self.owner.loops[self.val] = multidevice.LoopDomain(self.val, mesh)
 
     def has_device_mesh(self) -> bool:
+        """True after `set_device_mesh`."""
         return self.val in self.owner.loops
 
     def __getattr__(self, name: str) -> Any:
@@ -86,32 +90,36 @@ class Tensor(Value):
 
     @property
     def ndim(self) -> int:
+        """Number of logical dimensions."""
         return self.val.rank
 
     def size(self, dim: int) -> Scalar:
-        """The size of a dimension, usable in shapes and in arithmetic."""
+        """The size of a dimension as an Int scalar, usable in shapes and in arithmetic."""
         found: Scalar = self.owner.ops.size(self, dim)
         return found
 
     def shape(self) -> list[Scalar]:
-        """All sizes."""
+        """All sizes, as Int scalars."""
         return [self.size(k) for k in range(self.ndim)]
 
     def num_dims(self) -> int:
+        """Number of logical dimensions."""
         return self.ndim
 
     def domain(self) -> TensorDomain:
-        """Its dimensions: those of its input, the program that makes the logical ones, memory."""
+        """The tensor's dimensions: root, transforms to the logical ones, and memory order."""
         return self.val.domain
 
     def get_root_domain(self) -> list[IterDomain]:
+        """The dimensions before transforms: the operand's, or an input's own."""
         return list(self.val.domain.root)
 
     def get_logical_domain(self) -> list[IterDomain]:
+        """The dimensions that users see, after transforms."""
         return list(self.val.domain.logical)
 
     def has_root(self) -> bool:
-        """Whether its dimensions are not those of what it is computed from."""
+        """True if the logical dimensions differ from those of the operand (the root domain)."""
         return bool(self.val.domain.transforms)
 
     def __repr__(self) -> str:
@@ -119,20 +127,20 @@ class Tensor(Value):
 
 
 class Scalar(Value):
-    """A number of a definition: a constant, an input, a size, or computed from those."""
+    """A scalar of a definition: a constant, an input, a size, or computed from those."""
 
     __slots__ = ()
     val: ir.Scalar
 
     def __floordiv__(self, other: Scalar | int) -> Scalar:
-        """Of sizes: rounds down."""
+        """Floor division of sizes."""
         return self.owner.divided(self, other, remainder=False)
 
     def __rfloordiv__(self, other: int) -> Scalar:
         return self.owner.divided(other, self, remainder=False)
 
     def __mod__(self, other: Scalar | int) -> Scalar:
-        """Of sizes: what is left after rounding down."""
+        """Remainder of the floor division of sizes."""
         return self.owner.divided(self, other, remainder=True)
 
     def __rmod__(self, other: int) -> Scalar:
@@ -157,7 +165,9 @@ _BINARY = {
     "rshift": "bitwise_right_shift",
 }
 _COMPARISONS = {"__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge"}
-"""`==` and `!=` keep Python's meaning, so that lists can find values: write fd.ops.eq."""
+"""Comparison operators. `==` and `!=` keep Python's meaning, so that lists can find values: write
+fd.ops.eq.
+"""
 
 
 def _operator(op: str, reflected: bool = False) -> Callable[..., Any]:
@@ -176,4 +186,4 @@ for _method, _op in _BINARY.items():
 
 TensorView = Tensor
 Val = Value
-"""What nvFuser calls them."""
+"""nvFuser's names of these classes."""

@@ -1,4 +1,4 @@
-"""FusionBuilder: the only place where values and expressions come into being.
+"""FusionBuilder: the only constructor of values and expressions.
 
 Definitions, the Thunder executor and the passes all build through it, so shape and dtype inference
 and the errors for impossible operands exist once. Sizes may be symbolic: a mismatch that cannot be
@@ -42,8 +42,8 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
 
     @classmethod
     def behind(cls, fusion: Fusion) -> FusionBuilder:
-        """One that can keep expressions of a static fusion as they are, beside new ones: its values
-        are numbered from where the fusion's end.
+        """A builder that can keep expressions of a static fusion as they are, beside new ones: its
+        values are numbered from where the fusion's end.
         """
         new = cls()
         numbers = [v.id for expr in fusion.exprs for v in (*expr.inputs, expr.output)]
@@ -51,15 +51,15 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
         return new
 
     def keep_input(self, value: Val) -> None:
-        """An input of that fusion as the next one."""
+        """Append an input of that fusion, unchanged."""
         self._inputs.append(value)
 
     def keep(self, expr: Expr) -> None:
-        """An expression of that fusion, whose operands were kept, as the next one."""
+        """Append an expression of that fusion, whose operands were kept, unchanged."""
         self._exprs.append(expr)
 
     def size(self, x: TensorView, dim: int) -> Scalar:
-        """The size of a dimension, usable in shapes and arithmetic."""
+        """The size of a dimension as an Int scalar, usable in shapes and arithmetic."""
         return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
 
     def repeat(
@@ -67,7 +67,7 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
         expr: PointwiseOp | MoveOp | ReductionOp | ScanOp | OpaqueOp,
         operands: tuple[Val, ...],
     ) -> TensorView:
-        """A tensor expression on operands of the same form as its own: nothing is inferred."""
+        """Append a copy of a tensor expression on operands of equal domains: no inference."""
         old = expr.output
         assert isinstance(old, TensorView)
         out = TensorView(self._id(), old.dtype, old.domain, old.is_cpu)
@@ -111,7 +111,7 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
             self._solution.add(equations_of_update(self._updates[-1], self.origin))
 
     def copied(self) -> FusionBuilder:
-        """One with the same values and expressions, to which others can be added."""
+        """A copy with the same values and expressions, which can be extended independently."""
         new = copy.copy(self)
         new._inputs, new._state = [*self._inputs], [*self._state]
         new._exprs, new._outputs = [*self._exprs], [*self._outputs]
@@ -119,9 +119,7 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
         return new
 
     def build(self) -> Fusion:
-        """The fusion so far. A returned input that is also updated is that input, and so holds its
-        new value when the fusion has run.
-        """
+        """The fusion so far. An updated input that is also returned stands for its new value."""
         written = {u.target: u.value for u in self._updates}
         return Fusion(
             (*self._inputs, *self._state),
@@ -132,9 +130,7 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
         )
 
     def _without_unread_numbers(self) -> list[Expr]:
-        """All expressions but numbers that nothing computes with: those that only served as sizes
-        are in the domains.
-        """
+        """All expressions but unread scalars: those only used as sizes are in the domains."""
         served = () if self._known_extents is None else self._known_extents.served
         if not served:
             return self._exprs

@@ -1,4 +1,4 @@
-"""The part of FusionBuilder that reads at an index that data decide."""
+"""The part of FusionBuilder that adds indexed reads (indices are data)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class IndexBuilder(ViewBuilder):
     """Indexed reads: `op` is a row of `indexing.TABLE`."""
 
     def gather(self, op: str, x: TensorView, dim: int, index: TensorView) -> TensorView:
-        """`x` with its dimension `dim` read at the elements of `index`.
+        """`x` read along its dimension `dim` at the elements of `index`.
 
-        A tensor without dimensions is one of a single element, as in torch.
+        A tensor without dimensions is one of a single element, as in torch. FuserValueError for
+        shapes that do not fit, FuserTypeError for index dtypes other than the row's.
         """
         self._expect_tensor(op, x)
         self._expect_tensor(op, index)
@@ -60,14 +61,14 @@ def gathered_dims(
         raise FuserValueError(
             f"{row.name} of {x}: the index must have as many dimensions, got {index}"
         )
-    # Along `dim` the index says how many elements there are, whatever the input has.
+    # Along `dim` the result has the index's size, whatever the input's.
     return tuple(
         index.domain.logical[k] if k == dim else _beside(row, x, k, index) for k in range(x.rank)
     )
 
 
 def _beside(row: Gather, x: TensorView, k: int, index: TensorView) -> IterDomain:
-    """Dimension `k` of the result, along which input and index have the same index."""
+    """Dimension `k` of the result, other than `dim`; input and index are read alike there."""
     if row.place is Place.BROADCAST:
         return broadcast_dim(row.name, k - x.rank, (x, index))
     ours, theirs = x.domain.logical[k], index.domain.logical[k]

@@ -1,4 +1,4 @@
-"""The part of FusionBuilder that calls torch."""
+"""The part of FusionBuilder that adds opaque calls (executed by torch)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thunder_fuser.ir.tables.opaque import Attribute, Shaped
 
 
 class OpaqueCall(NamedTuple):
-    """The call of that number: a row of the table, the operands that there are, and constants."""
+    """Call `number`: a row of the table, its given operands, and constants, by parameter name."""
 
     op: str
     operands: Mapping[str, TensorView]
@@ -24,14 +24,14 @@ class OpaqueCall(NamedTuple):
 
 
 class OpaqueBuilder(ValueBuilder):
-    """Calls that torch runs: `op` is a row of `opaque.TABLE`."""
+    """Opaque calls, executed by torch: `op` is a row of `opaque.TABLE`."""
 
     _calls = 0
 
     def call(
         self, op: str, operands: Mapping[str, TensorView], attributes: Mapping[str, Attribute]
     ) -> tuple[TensorView, ...]:
-        """All results of a call of the operands that there are."""
+        """All results of a new call with the given operands."""
         for tensor in operands.values():
             self._expect_tensor(op, tensor)
         number = self._calls
@@ -43,16 +43,16 @@ class OpaqueBuilder(ValueBuilder):
 
     @property
     def next_call(self) -> int:
-        """A number that no call has."""
+        """The smallest unused call number."""
         return self._calls
 
     def result_of(self, call: OpaqueCall, result: int) -> TensorView:
-        """One result of a call."""
+        """One result of a call, as a new expression."""
         made = self._shaped(call.op, call.operands, call.attributes)
         return self._result(call, result, made[result])
 
     def known_call(self, expr: OpaqueOp, operands: tuple[Val, ...], out: TensorView) -> OpaqueOp:
-        """The same result, of other operands."""
+        """The expression for the same result of the same call, with other operands."""
         tensors = tuple(v for v in operands if isinstance(v, TensorView))
         self._calls = max(self._calls, expr.call + 1)
         return replace(expr, inputs=tensors, output=out, origin=self.origin)
@@ -78,5 +78,5 @@ class OpaqueBuilder(ValueBuilder):
 
 
 def shapes_of(operands: Mapping[str, TensorView]) -> dict[str, Shaped]:
-    """Operands as rows of the table see them."""
+    """Shapes and dtypes of operands, as rows of the table take them."""
     return {name: Shaped(t.domain.shape, t.dtype) for name, t in operands.items()}

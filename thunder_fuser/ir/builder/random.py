@@ -1,4 +1,4 @@
-"""The part of FusionBuilder that draws random numbers."""
+"""The part of FusionBuilder that adds random numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from thunder_fuser.ir.tables import random
 
 
 class RandomBuilder(ValueBuilder):
-    """Random numbers: `op` is a row of `random.TABLE`."""
+    """Random tensors: `op` is a row of `random.TABLE`."""
 
     def __init__(self, context: Context | None = None) -> None:
         super().__init__(context)
         self._state: list[Scalar] = []
 
     def drawn_state(self) -> tuple[Scalar, Scalar]:
-        """A seed and an offset as inputs behind all others, whose values whoever runs the fusion
-        draws: one seed, then an offset for each call of this.
+        """A seed and an offset as scalar inputs after all others, drawn by the caller of the
+        fusion: one seed for all, and a new offset for each call of this method.
         """
         missing = 1 if self._state else 2
         self._state += [Scalar(self._id(), DataType.Int) for _ in range(missing)]
@@ -30,7 +30,7 @@ class RandomBuilder(ValueBuilder):
 
     @property
     def draws(self) -> int:
-        """How many offsets are drawn."""
+        """Number of offset inputs."""
         return max(len(self._state) - 1, 0)
 
     def random(
@@ -41,7 +41,7 @@ class RandomBuilder(ValueBuilder):
         state: tuple[Val | Number, Val | Number],
         dtype: DataType,
     ) -> TensorView:
-        """Numbers of a distribution. `state` is (seed, offset): the same one, the same numbers."""
+        """A random tensor of sizes `shape`; equal states (seed, offset) give equal values."""
         row = random.lookup(op)
         row.check(dtype)
         wide = random.standard_dtype(dtype)
@@ -55,7 +55,7 @@ class RandomBuilder(ValueBuilder):
 
 
 def _check_parameters(row: random.Distribution, first: Val, second: Val) -> None:
-    """What can be known of them before they have a value."""
+    """Check the parameters that are constants; FuserValueError."""
     known = [v.value if isinstance(v, Scalar) else None for v in (first, second)]
     a, b = row.parameters
     match row.name, known:

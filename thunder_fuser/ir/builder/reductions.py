@@ -1,4 +1,4 @@
-"""The part of FusionBuilder that folds dimensions, and what is made of folds: mean and variance."""
+"""The part of FusionBuilder that adds reductions, and mean and variance made of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class ReductionBuilder(ViewBuilder):
         keepdim: bool = False,
         dtype: DataType | None = None,
     ) -> TensorView:
-        """`x` folded over `dims` (default: all). With `dtype`, elements are converted
-        to it first.
+        """`x` reduced over `dims` (default: all). With `dtype`, elements are converted to it first.
+
+        FuserTypeError for unsupported dtypes, FuserValueError for dimensions that are out of range,
+        repeat, or are empty where the reduction has no identity.
         """
         self._expect_tensor(op, x)
         row = reductions.lookup(op)
@@ -37,7 +39,7 @@ class ReductionBuilder(ViewBuilder):
             raise FuserTypeError(f"{op} of {x}: takes no dtype, its result has one; cast that")
         result = dtype or row.result_dtype(x.dtype)
         if result.is_reduced_precision and result is not x.dtype:
-            # What accumulates in a wider type than the result's does not round elements.
+            # Accumulating in a wider type than the result's would skip the rounding of elements.
             x = self.cast_tensor(x, result)
         folded = self.fold(op, x, axes, row.accumulate_dtype(x.dtype, result), result)
         return self._kept(folded, axes) if keepdim else folded
@@ -45,7 +47,7 @@ class ReductionBuilder(ViewBuilder):
     def fold(
         self, op: str, x: TensorView, axes: Sequence[int], accumulate: DataType, dtype: DataType
     ) -> TensorView:
-        """The general reduction, with both of its types given."""
+        """A reduction with explicit accumulation and result dtypes."""
         empty = [k for k in axes if x.domain.logical[k].size == 0]
         if empty and not reductions.lookup(op).of_empty:
             raise FuserValueError(
@@ -58,7 +60,7 @@ class ReductionBuilder(ViewBuilder):
         return out
 
     def _kept(self, x: TensorView, axes: Sequence[int]) -> TensorView:
-        """Folded dimensions put back with size 1."""
+        """`x` with the reduced dimensions restored with size 1 (keepdim)."""
         return self.view("broadcast", x, [NewBroadcast(axis) for axis in sorted(axes)])
 
     def var_mean(
@@ -72,7 +74,7 @@ class ReductionBuilder(ViewBuilder):
         """(variance, mean) over `dims`, the variance from the mean: no cancellation.
 
         Divides by the number of elements less `correction`, or by 0 if that is negative, as torch.
-        The variance of complex numbers is that of their parts added up: a real number.
+        The variance of complex numbers is the sum of their parts' variances: a real number.
         """
         axes = self._axes("var_mean", x, dims)
         mean, squares = self._moments("var_mean", x, axes)
@@ -86,8 +88,8 @@ class ReductionBuilder(ViewBuilder):
     def welford(
         self, x: TensorView, dims: Sequence[int] | None = None
     ) -> tuple[TensorView, TensorView, TensorView]:
-        """(mean, squared deviations from it added up, number of elements) over `dims`, the first
-        two in the type that computes. Squared deviations of complex numbers are real.
+        """(mean, sum of squared deviations from it, number of elements) over `dims`, the first two
+        in the compute dtype, the last in Int. Squared deviations of complex numbers are real.
         """
         axes = self._axes("welford", x, dims)
         mean, squares = self._moments("welford", x, axes)
@@ -100,8 +102,8 @@ class ReductionBuilder(ViewBuilder):
     def _moments(
         self, op: str, x: TensorView, axes: Sequence[int]
     ) -> tuple[TensorView, TensorView]:
-        """(mean, squared deviations from it added up). Written as two reductions, which
-        `lower/online_reductions.py` knows as one: a kernel does what is better.
+        """(mean, sum of squared deviations from it). Written as two reductions, which
+        `lower/online_reductions.py` recognises as one Welford reduction where that is better.
         """
         if not (x.dtype.is_floating or x.dtype.is_complex):
             raise FuserTypeError(
@@ -142,14 +144,14 @@ class ReductionBuilder(ViewBuilder):
         return found
 
     def cast_tensor(self, x: TensorView, dtype: DataType) -> TensorView:
-        """`cast` of a tensor, which is a tensor: itself if that changes nothing."""
+        """`x` converted to `dtype`; `x` itself if it has that dtype."""
         return x if x.dtype is dtype else self.apply("cast", (x,), dtype)
 
     def _axes(self, op: str, x: TensorView, dims: Sequence[int] | None) -> tuple[int, ...]:
         self._expect_tensor(op, x)
         if dims is None:
             return tuple(range(x.rank))
-        # torch allows dimension 0 and -1 of a tensor that has none.
+        # torch allows dimensions 0 and -1 of a 0-dim tensor.
         found = [0 if x.rank == 0 and d in (0, -1) else self._axis(op, x, d) for d in dims]
         if len(set(found)) != len(found):
             raise FuserValueError(f"{op} of {x}: dimensions {list(dims)} repeat")

@@ -1,4 +1,4 @@
-"""The part of FusionBuilder that scans a dimension."""
+"""The part of FusionBuilder that adds scans."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ScanBuilder(ReductionBuilder):
     def scan(
         self, op: str, x: TensorView, dim: int, *, dtype: DataType | None = None
     ) -> TensorView:
-        """Each element of `x` folded with those before it along `dim`. With `dtype`, elements are
-        converted to it first. A tensor without dimensions is one of a single element, as in torch.
+        """Inclusive scan of `x` along `dim`. With `dtype`, elements are converted to it first. A
+        tensor without dimensions is one of a single element, as in torch.
         """
         self._expect_tensor(op, x)
         row = scans.lookup(op)
@@ -27,16 +27,16 @@ class ScanBuilder(ReductionBuilder):
             return self.view("set", x, ()) if x.dtype is result else self.cast_tensor(x, result)
         axis = self._axis(op, x, dim)
         if result.is_reduced_precision and result is not x.dtype:
-            # What accumulates in a wider type than the result's does not round elements.
+            # Accumulating in a wider type than the result's would skip the rounding of elements.
             x = self.cast_tensor(x, result)
         return self.scanned(op, x, axis, row.accumulate_dtype(x.dtype, result), result)
 
     def scanned(
         self, op: str, x: TensorView, axis: int, accumulate: DataType, dtype: DataType
     ) -> TensorView:
-        """The general scan, with both of its types given."""
+        """A scan with explicit accumulation and result dtypes."""
         dims = [broadcast_dim(op, k, [x]) for k in range(-x.rank, 0)]
-        # Equal elements have sums that differ.
+        # The scanned dimension is no broadcast: equal elements have different prefix sums.
         dims[axis] = iteration(x.domain.logical[axis].size)
         out = TensorView(self._id(), dtype, tensor_domain(dims))
         self._append(ScanOp(op, x, axis, accumulate, out, self.origin))

@@ -1,4 +1,4 @@
-"""The ground of FusionBuilder: values, sizes, and pointwise expressions."""
+"""The base of FusionBuilder: values, sizes, and pointwise expressions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Op
 
 Size = int | float | Form | Scalar
-"""What users may write where a size is wanted."""
+"""Types accepted as a size."""
 
 
 class ValueBuilder:
@@ -69,7 +69,7 @@ class ValueBuilder:
         contiguity: Sequence[bool | None] | None = None,
         is_cpu: bool = False,
     ) -> TensorView:
-        """A new input. Size -1 is unknown until execution; `expanded` marks stride 0."""
+        """A new tensor input. Size -1 is unknown until execution; `expanded` marks stride 0."""
         check_is_storage(dtype, "define_tensor")
         ident = self._id()
         shown = [self._unknown(f"T{ident}_{k}") if size == -1 else size for k, size in _seen(sizes)]
@@ -84,9 +84,7 @@ class ValueBuilder:
         return view
 
     def adopt_input(self, like: TensorView, ids: Sequence[IterDomain]) -> TensorView:
-        """An input as `like`, whose root has these dimensions: how a rebuilt fusion gets its
-        inputs.
-        """
+        """An input like `like` with the root dimensions `ids`: for inputs of a rebuilt fusion."""
         old = domain = like.domain
         if not all(new is known for new, known in zip(ids, old.root, strict=True)):
             logical = replay(ids, old.transforms)
@@ -100,7 +98,7 @@ class ValueBuilder:
         return view
 
     def scalar(self, value: Number | Form | None = None, dtype: DataType | None = None) -> Scalar:
-        """A constant, or an input where `value` is None (an integer input may serve as a size)."""
+        """A constant, or an input if `value` is None (an integer input may serve as a size)."""
         if isinstance(value, Form):
             return Scalar(self._id(), dtype or DataType.Int, value)
         if value is not None:
@@ -117,7 +115,7 @@ class ValueBuilder:
         return self.context.var(name, least, None)
 
     def extent(self, size: Size) -> Extent:
-        """The extent that a user's size means; FuserTypeError for anything that is no integer."""
+        """The extent of a user's size; FuserTypeError for anything that is no integer."""
         if isinstance(size, Scalar):
             found = self._extents().of(size)
             if found is None:
@@ -133,11 +131,11 @@ class ValueBuilder:
         return constant_if_known(size)
 
     def computed_size(self, number: Scalar) -> Extent | None:
-        """What a number is that is an input, or computed from inputs, if it can be a size."""
+        """The extent of an input scalar, or of one computed from inputs; None if it has none."""
         return self._extents().of(number)
 
     def _sizes(self, op: str, sizes: Sequence[Size], least: int = 0) -> list[Extent]:
-        """The extents that users' sizes mean; FuserValueError where one is below `least`."""
+        """The extents of users' sizes; FuserValueError for one below `least`."""
         found = [self.extent(size) for size in sizes]
         for k, size in enumerate(found):
             if isinstance(size, int) and size < least:
@@ -153,7 +151,7 @@ class ValueBuilder:
         return self._known_extents
 
     def _number(self, op: str, value: Val | Number, dtype: DataType) -> Val:
-        """A number, or a tensor without dimensions, in that dtype."""
+        """A scalar or a 0-dim tensor, converted to `dtype`; FuserTypeError for other tensors."""
         number = self._operand(value)
         if number.rank:
             raise FuserTypeError(f"{op}: expected a number or a 0-dim tensor, got {number}")
@@ -174,7 +172,7 @@ class ValueBuilder:
     # ---- pointwise
 
     def pointwise(self, op: str, *operands: Val | Number) -> Val:
-        """One row of the op table applied with torch's broadcasting and nvFuser's promotion."""
+        """Apply a row of the op table, with torch's broadcasting and nvFuser's type promotion."""
         row = pointwise.lookup(op)
         if len(operands) != row.arity:
             raise FuserTypeError(f"{op} takes {row.arity} operands, got {len(operands)}")
@@ -191,7 +189,7 @@ class ValueBuilder:
         return self.apply(op, vals, result)
 
     def cast(self, x: Val | Number, dtype: DataType) -> Val:
-        """`x` stored as `dtype`."""
+        """`x` converted to `dtype`; constants at once."""
         check_is_storage(dtype, "cast")
         x = self._operand(x)
         if isinstance(x, Scalar):
@@ -201,9 +199,7 @@ class ValueBuilder:
         return self.apply("cast", (x,), dtype)
 
     def apply(self, op: str, vals: tuple[Val, ...], dtype: DataType) -> TensorView:
-        """A pointwise expression whose result dtype is already known (passes keep what inference
-        chose).
-        """
+        """A pointwise expression with an explicit result dtype (passes keep the inferred one)."""
         tensors = [v for v in vals if isinstance(v, TensorView)]
         ids = self._broadcast_dims(op, tensors)
         out = TensorView(self._id(), dtype, tensor_domain(ids))
@@ -221,7 +217,7 @@ class ValueBuilder:
         return self._computed_scalar(row.name, vals, dtype)
 
     def _computed_scalar(self, op: str, vals: tuple[Scalar, ...], dtype: DataType) -> Scalar:
-        """A number computed from others: a size at once where all of these are sizes."""
+        """A scalar computed from others; folded to a size if all of these are sizes."""
         out = Scalar(self._id(), dtype)
         expr = PointwiseOp(op, vals, out, self.origin)
         if not dtype.is_floating and all(v.value is not None for v in vals):
@@ -251,7 +247,9 @@ class ValueBuilder:
 
 
 def broadcast_dim(op: str, k: int, tensors: Sequence[TensorView]) -> IterDomain:
-    """What dimension `k`, counted from the end, of these tensors broadcasts to."""
+    """The dimension that dimension `k` (counted from the end) of these tensors broadcasts to.
+    FuserValueError for different sizes other than 1.
+    """
     dims = [t.domain.logical[k] for t in tensors if t.rank >= -k]
     moving = [d for d in dims if not d.is_broadcast]
     shown = [d.expanded for d in dims if d.expanded is not None]
@@ -272,14 +270,14 @@ def _seen(sizes: Sequence[Extent]) -> list[tuple[int, Extent]]:
 
 
 def _widest(dtype: DataType) -> DataType:
-    """Constants are folded in the widest type of their category: nothing is rounded twice."""
+    """The widest type of a category, in which constants are folded: nothing is rounded twice."""
     if dtype.is_floating:
         return DataType.Double
     return DataType.ComplexDouble if dtype.is_complex else dtype
 
 
 def as_python(value: Number, dtype: DataType) -> Number:
-    """A constant as the Python number that has its dtype."""
+    """`value` as a Python number of the kind of `dtype`; FuserError if it has no such value."""
     if dtype.is_complex:
         return complex(value)
     if isinstance(value, complex):

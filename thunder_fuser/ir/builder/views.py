@@ -1,4 +1,4 @@
-"""The part of FusionBuilder that moves data, joins it, or makes it from nothing."""
+"""The part of FusionBuilder that adds views, concatenations and factories."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ViewBuilder(ValueBuilder):
         fill: Val | None = None,
         allocation: Sequence[int] | None = None,
     ) -> TensorView:
-        """The general view: `x`'s data rearranged by a domain program."""
+        """The data of `x` rearranged by transforms; FuserValueError if one does not apply."""
         self._expect_tensor(op, x)
         try:
             if any(isinstance(step, Assume) for step in transforms):
@@ -60,7 +60,7 @@ class ViewBuilder(ValueBuilder):
         return self.view("set", x)
 
     def segment_set(self, x: TensorView) -> TensorView:
-        """A copy at which the plan must cut: a merge across it has infinite cost."""
+        """A copy at which the plan must be cut: a merge across it has infinite cost."""
         return self.view("segment_set", x)
 
     def permute(self, x: TensorView, dims: Sequence[int]) -> TensorView:
@@ -81,7 +81,7 @@ class ViewBuilder(ValueBuilder):
         return self.view("stride_order", x, allocation=allocation_order(order))
 
     def broadcast(self, x: TensorView, is_broadcast_dim: Sequence[bool]) -> TensorView:
-        """New dimensions of size 1 where the flag is set."""
+        """`x` with a new dimension of size 1 where the flag is set."""
         if sum(not flag for flag in is_broadcast_dim) != x.rank:
             raise FuserValueError(
                 f"broadcast of {x}: expected {x.rank} unset flags, got {list(is_broadcast_dim)}"
@@ -92,7 +92,7 @@ class ViewBuilder(ValueBuilder):
     def broadcast_in_dim(
         self, x: TensorView, shape: Sequence[Size], broadcast_dims: Sequence[int]
     ) -> TensorView:
-        """`x` in a larger shape, its dimension k at position broadcast_dims[k]; -1 keeps a size."""
+        """`x` broadcast to `shape`, dimension k at position broadcast_dims[k]; -1 keeps a size."""
         dims = list(broadcast_dims)
         if len(dims) != x.rank or dims != sorted(set(dims)):
             raise FuserValueError(
@@ -110,7 +110,7 @@ class ViewBuilder(ValueBuilder):
         )
 
     def expand(self, x: TensorView, shape: Sequence[Size]) -> TensorView:
-        """Dimensions of size 1 shown as larger ones; -1 keeps a size."""
+        """`x` with dimensions of size 1 expanded to `shape`; -1 keeps a size."""
         self._expect_tensor("expand", x)
         sizes = self._sizes("expand", shape, least=-1)
         if len(sizes) != x.rank:
@@ -140,7 +140,7 @@ class ViewBuilder(ValueBuilder):
     def squeeze(
         self, x: TensorView, dims: Sequence[int], squeeze_expanded: bool = False
     ) -> TensorView:
-        """Dimensions of size 1 removed."""
+        """`x` without the dimensions `dims`, which have size 1."""
         axes = sorted({self._axis("squeeze", x, d) for d in dims}, reverse=True)
         for axis in axes:
             if x.domain.logical[axis].expanded is not None and not squeeze_expanded:
@@ -151,7 +151,7 @@ class ViewBuilder(ValueBuilder):
         return self.view("squeeze", x, [Squeeze(axis) for axis in axes])
 
     def reshape(self, x: TensorView, new_shape: Sequence[Size]) -> TensorView:
-        """The elements of `x` in row-major order in another shape; one size may be -1."""
+        """`x` in row-major order with the sizes `new_shape`, one of which may be -1."""
         self._expect_tensor("reshape", x)
         shape = infer_shape(x.domain.shape, self._sizes("reshape", new_shape, least=-1))
         total, wanted = product(x.domain.shape), product(shape)
@@ -168,7 +168,11 @@ class ViewBuilder(ValueBuilder):
         end_indices: Sequence[Size],
         strides: Sequence[Size] | None = None,
     ) -> TensorView:
-        """`x[start:end:stride, ...]`, clamped as Python clamps; starts and strides are static."""
+        """`x[start:end:stride, ...]`, clamped to the sizes; negative ends count from the end.
+
+        FuserValueError for negative starts, ends before starts, and strides that are no positive
+        constants.
+        """
         steps: list[Transform] = []
         for k, (start, end, stride) in enumerate(
             zip(start_indices, end_indices, strides or [1] * x.rank, strict=True)
@@ -200,7 +204,8 @@ class ViewBuilder(ValueBuilder):
         if not (_same(start, 0) and _same(end, size)):
             steps.append(Resize(axis, constant_if_known(-start), constant_if_known(end - size)))
         if stride > 1:
-            # Every stride-th element is digit 0 of a split; rounding up is never read (see pull).
+            # Every stride-th element is digit 0 of a split; the padding that rounds up is never
+            # read.
             count = -(-width // stride)
             steps += [
                 Resize(axis, 0, count * stride - width),
@@ -213,9 +218,8 @@ class ViewBuilder(ValueBuilder):
     def pad(
         self, x: TensorView, pad_widths: Sequence[Size], value: Val | Number | None = None
     ) -> TensorView:
-        """Elements of `value` (default 0) before and after; widths last dimension first, as torch.
-
-        A negative width removes elements.
+        """`x` with `value` (default 0) before and after; (before, after) widths of the last
+        dimension first, as torch. A negative width removes elements.
         """
         widths = [self.extent(w) for w in pad_widths]
         if len(widths) % 2 or len(widths) > 2 * x.rank:
@@ -234,7 +238,7 @@ class ViewBuilder(ValueBuilder):
     # ---- several inputs, or none
 
     def cat(self, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
-        """Tensors of one dtype and rank side by side along `dim`."""
+        """Tensors of one dtype and rank concatenated along `dim`."""
         if not tensors:
             raise FuserValueError("cat needs at least one tensor")
         first = tensors[0]
@@ -266,7 +270,7 @@ class ViewBuilder(ValueBuilder):
         return out
 
     def full(self, shape: Sequence[Size], fill: Val | Number, dtype: DataType) -> TensorView:
-        """A tensor whose elements are all `fill`."""
+        """A tensor of `dtype`, all elements `fill`."""
         check_is_storage(dtype, "full")
         value = self._number("full", fill, dtype)
         ids = [iteration(size) for size in self._sizes("full", shape)]
@@ -281,7 +285,7 @@ class ViewBuilder(ValueBuilder):
         step: Val | Number | None = None,
         dtype: DataType = DataType.Int,
     ) -> TensorView:
-        """start, start + step, ... (`length` elements)."""
+        """[start, start + step, ...], of `length` elements."""
         if check_is_storage(dtype, "iota").is_complex or dtype is DataType.Bool:
             raise FuserTypeError(f"iota: expected an integer or float dtype, got {dtype!r}")
         first = self._number("iota", 0 if start is None else start, dtype)
@@ -293,7 +297,7 @@ class ViewBuilder(ValueBuilder):
 
 
 def clamped(index: Extent, size: Extent) -> Extent:
-    """An index at most at the end of a dimension."""
+    """min(index, size)."""
     return index if is_at_most(index, size) else constant_if_known(smaller(index, size))
 
 

@@ -10,7 +10,7 @@ Interval: TypeAlias = "tuple[Bound, Bound]"
 
 
 def sum_bounds(const: int, scaled: Iterable[tuple[Interval, int]]) -> Interval:
-    """The bounds of const + sum of k * x, from ((lo, hi) of x, k)."""
+    """Bounds of const + sum of k * x, from ((lo, hi) of x, k)."""
     lo: Bound = const
     hi: Bound = const
     for (low, high), k in scaled:
@@ -22,7 +22,7 @@ def sum_bounds(const: int, scaled: Iterable[tuple[Interval, int]]) -> Interval:
 
 
 def product_bounds(factors: Iterable[Interval]) -> Interval:
-    """The bounds of the product of all factors, taken as independent."""
+    """Bounds of the product of all factors, taken as independent."""
     lo: Bound = 1
     hi: Bound = 1
     for low, high in factors:
@@ -37,7 +37,7 @@ def product_bounds(factors: Iterable[Interval]) -> Interval:
 
 
 def quotient_bounds(x: Interval, d: Interval) -> Interval:
-    """The bounds of floor(x / d), for d that is not 0."""
+    """Bounds of floor(x / d), for nonzero d."""
     if d[0] is None or d[0] < 1:
         return None, None
 
@@ -54,7 +54,7 @@ def quotient_bounds(x: Interval, d: Interval) -> Interval:
 
 
 def remainder_bounds(x: Interval, d: Interval) -> Interval:
-    """The bounds of x mod d, which is x - d * floor(x / d), for d that is not 0."""
+    """Bounds of x mod d = x - d * floor(x / d), for nonzero d."""
     if d[0] is None or d[0] < 1:
         return None, None
     highs = [] if d[1] is None else [d[1] - 1]
@@ -64,20 +64,20 @@ def remainder_bounds(x: Interval, d: Interval) -> Interval:
 
 
 def larger_bounds(a: Interval, b: Interval) -> Interval:
-    """The bounds of the larger of two values."""
+    """Bounds of the larger of two values."""
     lows = [bound for bound in (a[0], b[0]) if bound is not None]
     return max(lows, default=None), None if a[1] is None or b[1] is None else max(a[1], b[1])
 
 
 def both(a: Interval, b: Interval) -> Interval:
-    """The bounds of a value for which both intervals hold."""
+    """Intersection of two intervals."""
     lows = [bound for bound in (a[0], b[0]) if bound is not None]
     highs = [bound for bound in (a[1], b[1]) if bound is not None]
     return max(lows, default=None), min(highs, default=None)
 
 
 def period_of(lo: Bound, hi: Bound, f: int) -> int | None:
-    """p where p*f <= lo and hi < (p+1)*f: floor(x / f) is p over all of [lo, hi]."""
+    """p with p*f <= lo and hi < (p+1)*f: floor(x / f) is p over all of [lo, hi]; else None."""
     if lo is None or hi is None:
         return None
     period = lo // f

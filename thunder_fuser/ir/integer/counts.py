@@ -1,11 +1,11 @@
-"""Count: an int that knows its formula, so that what is computed from sizes has one, too.
+"""Count: an int that carries its formula, so that results computed from sizes carry one, too.
 
-A fusion whose sizes are open is planned for representative sizes, as any other. These are Counts,
-and every byte count that comes out is one: its value is that of the representative sizes, its
-formula, a form of the sizes i0, i1, ..., holds for others (torch.SymInt with its hint is the same
-idea). What a comparison decides on the way to a count is a condition of the formula; `conditions()`
-collects those that are not always true. What decides between plans is no such condition: another
-plan is another formula; there, `int` of a count is compared.
+A fusion of open sizes is planned for representative sizes, as any other. These are Counts, and
+every byte count that results is one: its value is that of the representative sizes, its formula, a
+form of the sizes i0, i1, ..., holds for others (the idea of torch.SymInt with its hint). The
+outcome of a comparison on the way to a count is a condition of the formula; `conditions()` collects
+those that are not always true. A comparison of plans is no such condition: another plan has another
+formula; there, `int` of a count is compared.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from thunder_fuser.ir.integer.products import long_division
 from thunder_fuser.ir.integer.symint import Context, Form, provable
 
 SMALLEST = 2
-"""Formulas hold for sizes of at least this: 0 leaves nothing to do, and 1 may broadcast."""
+"""Least size for which formulas hold: 0 leaves nothing to do, and 1 may broadcast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`formula` is at least 0, or 0."""
+    """A condition on sizes: `formula` >= 0, or == 0."""
 
     formula: Form
     relation: Literal[">=", "=="]
@@ -52,7 +52,7 @@ _collected: contextvars.ContextVar[dict[Condition, None] | None] = contextvars.C
 
 @contextmanager
 def conditions() -> Iterator[dict[Condition, None]]:
-    """Conditions of the formulas of all that is computed from now on, in order."""
+    """Collect, in order, the conditions of the formulas computed in the `with` block."""
     found: dict[Condition, None] = {}
     token = _collected.set(found)
     try:
@@ -62,7 +62,7 @@ def conditions() -> Iterator[dict[Condition, None]]:
 
 
 def without_implied(found: Iterable[Condition]) -> tuple[Condition, ...]:
-    """The conditions that do not follow from those on a single size."""
+    """The conditions without those that follow from lower bounds of single sizes."""
     conditions = list(found)
     lowest: dict[Form, int] = {}
     for condition in conditions:
@@ -83,7 +83,7 @@ def without_implied(found: Iterable[Condition]) -> tuple[Condition, ...]:
 
 
 def _size_of_bound(condition: Condition) -> Form | None:
-    """The size that a condition says to be at least a number, if that is all it says."""
+    """The size of a condition of the form `size >= constant`; else None."""
     size = condition.formula - condition.formula.const
     try:
         plain_variable(size)
@@ -93,13 +93,15 @@ def _size_of_bound(condition: Condition) -> Form | None:
 
 
 class NoFormula(Exception):
-    """What is being counted was listed one by one: for other sizes the list is another."""
+    """Raised where elements were enumerated one by one: no formula holds for other sizes."""
 
 
 class Count(int):
-    """formula  its value for any sizes
-    sizes    the representative ones, by name
-    exact    an upper bound where it is not: data decide, or no form says it
+    """An int with the formula that gives it for any sizes.
+
+    formula  its value as a form of the sizes
+    sizes    the representative sizes, by name
+    exact    False for an upper bound: the value depends on data, or has no form
     """
 
     formula: Form
@@ -161,7 +163,7 @@ class Count(int):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int) or int(self) != int(other):
-            # A count is the same from both sides of a tie.
+            # No condition: a count is the same on both sides of a tie.
             return False
         _require(formula(self) - formula(other))
         return True
@@ -184,7 +186,7 @@ class Count(int):
 
 
 def count(known: Form | int, sizes: Mapping[str, int], *, exact: bool = True) -> int:
-    """A formula's value at representative sizes; a plain int if it depends on none."""
+    """The Count of a formula at representative sizes; a plain int if it depends on none."""
     if isinstance(known, int) or (known.is_constant and exact):
         return int(known)
     made = Count(known.evaluate(sizes))
@@ -193,22 +195,22 @@ def count(known: Form | int, sizes: Mapping[str, int], *, exact: bool = True) ->
 
 
 def formula(number: int) -> Form | int:
-    """The form that a number of a plan is; an int where it depends on no size."""
+    """The formula of a count; an int where it depends on no size."""
     return number.formula if isinstance(number, Count) else number
 
 
 def evaluated(number: int, sizes: Mapping[str, int]) -> int:
-    """A number of a plan for other sizes than it was planned for."""
+    """A count evaluated for other sizes than its representative ones."""
     return number.formula.evaluate(sizes) if isinstance(number, Count) else number
 
 
 def at_most(number: int) -> int:
-    """The same as an upper bound."""
+    """The count marked as an upper bound (`exact` False)."""
     return count(number.formula, number.sizes, exact=False) if isinstance(number, Count) else number
 
 
 def most(numbers: Iterable[int]) -> int:
-    """The largest; its formula is right wherever theirs are."""
+    """The maximum; its formula is a maximum of formulas, valid wherever theirs are."""
     found = list(numbers)
     some = next((n for n in found if isinstance(n, Count)), None)
     if some is None:
@@ -218,15 +220,16 @@ def most(numbers: Iterable[int]) -> int:
 
 
 def listed(number: int) -> int:
-    """A plain int, for something that is done that often. Raises NoFormula where conditions are
-    collected: for other sizes it is done more or less often."""
+    """A plain int, for a number of iterations. Raises NoFormula while conditions are collected:
+    other sizes give another number.
+    """
     if isinstance(number, Count) and _collected.get() is not None:
         raise NoFormula
     return int(number)
 
 
 def _known(*numbers: int) -> tuple[Mapping[str, int], bool]:
-    """The representative sizes of an operation's operands, and whether its result is exact."""
+    """The representative sizes of an operation's operands, and True if all are exact."""
     sizes = [n for n in numbers if isinstance(n, Count)]
     return sizes[0].sizes, all(n.exact for n in sizes)
 
@@ -256,13 +259,13 @@ def _divided(a: int, b: int) -> tuple[int, int]:
 
 
 def _lifted(a: Form | int, b: Form | int) -> tuple[Form, Form]:
-    """Two formulas as forms; one of them is."""
+    """Two formulas, at least one of them a form, as forms."""
     context = a.context if isinstance(a, Form) else cast(Form, b).context
     return context.lift(a), context.lift(b)
 
 
 def _assume(difference: Form | int, least: int) -> None:
-    """A difference is at least `least` at the representative sizes, and was used so."""
+    """Record the condition `difference >= least`, which held at the representative sizes."""
     found = _collected.get()
     if found is None or isinstance(difference, int):
         return

@@ -1,7 +1,6 @@
-"""What an integer form is: variables, digits, and sums of digits.
+"""Data structures of integer forms: variables, digits, and sums of digits.
 
-The data of the integer algebra and the questions one asks of it; `ir/integer/symint.py` says how
-the normal form is reached, and is where everything here is imported from.
+The normal form is reached in `ir/integer/symint.py`, which re-exports the types of this file.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Operation: TypeAlias = Literal["*", "//", "%", "max"]
 
 
 def _quotient(x: Any, d: Any) -> Any:
-    """Rounded down; 0 where the divisor is 0, as in kernels, so that every form has a value."""
+    """Floor division; 0 for divisor 0, as in kernels, so that every form has a value."""
     return 0 if isinstance(d, int) and d == 0 else x // d
 
 
@@ -44,7 +43,7 @@ def larger(x: Any, y: Any) -> Any:
     if isinstance(y, Form):
         return larger(y, x)
     best, other = (x, y) if int(x) >= int(y) else (y, x)
-    # Asked of the two as they are: of counts it is a condition, no stricter than it must be.
+    # Compared as given: of counts it adds a condition, no stricter than it must be.
     return best if best >= other else other
 
 
@@ -76,7 +75,7 @@ class Variable:
 
 
 class Opaque:
-    """`*` or `max` of two or more, `//` or `%` of two: what the algebra does not look into."""
+    """An irreducible base: `*` or `max` of two or more operands, `//` or `%` of two."""
 
     __slots__ = ("hi", "lo", "op", "operands", "ordinal", "whole")
 
@@ -93,7 +92,7 @@ class Opaque:
             lo, hi = (quotient_bounds if op == "//" else remainder_bounds)(*bounds)
         self.lo: Final = lo
         self.hi: Final = hi
-        # For x % d: (x // d) * d, with which it makes x again.
+        # For x % d: (x // d) * d, whose sum with the remainder is x.
         self.whole: Form | None = None
 
     def __repr__(self) -> str:
@@ -103,7 +102,7 @@ class Opaque:
 
 
 class Digit:
-    """`floor(base / s) mod e`, without the mod where e is None, with its exact bounds.
+    """`floor(base / s) mod e`, without the mod if e is None, with its exact bounds.
 
     Compared and hashed by identity: one context never holds two equal digits.
     """
@@ -230,15 +229,15 @@ class Form:
         return self.const
 
     def equals(self, other: Form | int) -> bool:
-        """Proven equal.  False means different or, rarely, not recognised as equal."""
+        """True if proven equal. False means different or, rarely, not recognised as equal."""
         return self is self.context.lift(other)
 
     def multiple_of(self, k: int) -> bool:
-        """Whether every value is provably divisible by k > 0."""
+        """True if every value is provably divisible by k > 0."""
         return (self % k).equals(0)
 
     def variables(self) -> tuple[Variable, ...]:
-        """The variables it depends on, in order of creation."""
+        """The variables that it depends on, in order of creation."""
         if self._variables is None:
             bases = [digit.base for form in nested([self]) for digit, _ in form.terms]
             found = {base.ordinal: base for base in bases if isinstance(base, Variable)}
@@ -246,11 +245,11 @@ class Form:
         return self._variables
 
     def depends_on(self, var: Form) -> bool:
-        """Whether the variable occurs; a variable with a single value never does."""
+        """True if the variable occurs; a variable with a single value never does."""
         return not var.is_constant and plain_variable(var) in self.variables()
 
     def coefficient(self, var: Form) -> int | None:
-        """k where the form is k * var + (something without var); else None."""
+        """k if the form is k * var + (something without var); else None."""
         if not self.depends_on(var):
             return 0
         variable, found = plain_variable(var), 0
@@ -264,7 +263,7 @@ class Form:
         return found
 
     def affine(self, variables: Sequence[Form]) -> tuple[int, tuple[int, ...]] | None:
-        """(const, coefs) where the form is const + sum of coef * variable, exactly; else None."""
+        """(const, coefs) if the form is exactly const + sum of coef * variable; else None."""
         coefs = []
         rest = self
         for var in variables:
@@ -276,10 +275,10 @@ class Form:
         return (rest.const, tuple(coefs)) if rest.is_constant else None
 
     def evaluate(self, env: Mapping[str, Number]) -> Number:
-        """The value at the point that gives each variable's value by name: integers, or what
-        computes like them, such as forms of another context.
+        """The value at a point, given by variable names: integers, or values that compute alike,
+        such as forms of another context.
 
-        Raises FuserValueError where a variable has none.
+        Raises FuserValueError for a missing variable.
         """
         values: dict[int, Any] = {}
         for form in nested([self]):
@@ -327,9 +326,8 @@ class Form:
         return self.rewrite(leaf, lambda part: not touched.isdisjoint(part.variables()))
 
     def rewrite(self, leaf: Leaf, affected: Callable[[Form], bool]) -> Form:
-        """Replace the digits for which `leaf` has an answer, inside bases too, and normalise again.
-
-        Parts for which `affected` is false are left alone.
+        """Replace the digits for which `leaf` returns a form, inside bases too, and normalise
+        again. Parts for which `affected` is false are left alone.
         """
         context, new = self.context, dict[int, Form]()
 
@@ -372,8 +370,8 @@ class Form:
         return format(self, "")
 
     def __format__(self, number: str) -> str:
-        """As a sum of products, those of more factors first; `number` formats the integers."""
-        # Factors of a product are forms; the order of terms of one factor is that of their making.
+        """A sum of products, those of more factors first; `number` formats the integers."""
+        # Factors of a product are forms; terms of one factor are in the order of their creation.
         terms = sorted(self.terms, key=lambda term: _degree(term[0]), reverse=True)
         parts = []
         for digit, coef in terms:
@@ -390,7 +388,7 @@ Base: TypeAlias = Variable | Opaque | Form
 
 
 def is_product(digit: Digit) -> bool:
-    """Whether a digit is a product and nothing else."""
+    """True if a digit is a product and nothing else."""
     base = digit.base
     return isinstance(base, Opaque) and base.op == "*" and digit.s == 1 and digit.e is None
 
@@ -400,7 +398,7 @@ def _degree(digit: Digit) -> int:
 
 
 def _product_text(digit: Digit) -> str:
-    """A digit as a factor, in parentheses where it is more than a name or a call."""
+    """A digit as a factor, in parentheses unless it is a name or a call."""
     if is_product(digit):
         return "*".join(_factor_text(x) for x in operands_of(digit.base))
     base = digit.base
@@ -415,14 +413,14 @@ def _factor_text(form: Form) -> str:
 
 
 def add_into(terms: dict[Digit, int], form: Form, k: int) -> int:
-    """Add k * form's digits to a sum under construction; returns k * form's constant."""
+    """Add k * form's digits to a sum under construction; return k * form's constant."""
     for digit, coef in form.terms:
         terms[digit] = terms.get(digit, 0) + coef * k
     return form.const * k
 
 
 def plain_variable(var: Form) -> Variable:
-    """The variable that a form made by `Context.var` stands for."""
+    """The variable of a form made by `Context.var`; FuserValueError for other forms."""
     if len(var.terms) == 1 and not var.const:
         digit, coef = var.terms[0]
         base = digit.base

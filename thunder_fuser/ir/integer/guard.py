@@ -1,8 +1,8 @@
-"""What the bounds of a form prove, and what a guard that holds says about other forms.
+"""Proofs from the bounds of a form, and facts about digits that a guard implies.
 
-Indices of padded and concatenated tensors are used behind predicates (`0 <= index < extent`).  A
-predicate that is provable is not emitted; one that is impossible drops its branch; behind one that
-is neither, digits of the guard have fewer values than elsewhere, and indices become shorter.
+Indices of padded and concatenated tensors are used under predicates (`0 <= index < extent`). A
+provable predicate is not emitted; an impossible one drops its branch; under one that is neither,
+digits of the guard have fewer values than elsewhere, and indices become shorter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thunder_fuser.ir.integer.products import is_never_negative
 
 
 def provable(form: Form, lo: Bound, hi: Bound) -> bool:
-    """Whether the bounds show lo <= form <= hi (None: no bound is asked for)."""
+    """True if the bounds prove lo <= form <= hi (None: no bound is asked for)."""
     return (lo is None or _is_at_least(form, lo)) and (hi is None or _is_at_least(-form, -hi))
 
 
@@ -24,19 +24,19 @@ def _is_at_least(form: Form, lo: int) -> bool:
 
 
 def impossible(form: Form, lo: Bound, hi: Bound) -> bool:
-    """Whether the bounds show that lo <= form <= hi never holds."""
+    """True if the bounds prove that lo <= form <= hi never holds."""
     return (lo is not None and form.hi is not None and form.hi < lo) or (
         hi is not None and form.lo is not None and form.lo > hi
     )
 
 
 class Restriction(NamedTuple):
-    """What is known where a guard holds: (digit, its lowest, its highest value there)."""
+    """Facts implied by a guard: (digit, its lowest, its highest value under the guard)."""
 
     facts: tuple[tuple[Digit, int, int], ...]
 
     def apply(self, form: Form) -> Form:
-        """The form, each digit that has only one value under the guard replaced by it.
+        """The form with each digit that has only one value under the guard replaced by it.
 
         A later substitution or division can cut new digits: apply to final forms.
         """
@@ -58,9 +58,9 @@ class Restriction(NamedTuple):
 
 
 def restrict(guard: Form, lo: Bound, hi: Bound) -> Restriction:
-    """What `lo <= guard <= hi` says about the digits of the guard.
+    """The facts that `lo <= guard <= hi` implies for the digits of the guard.
 
-    A guard that cannot hold says nothing: ask `impossible` first.
+    An impossible guard implies none: ask `impossible` first.
     """
     bounds: dict[Digit, Interval] = {d: (d.lo, d.hi) for d, _ in guard.terms}
     for _ in guard.terms:  # a narrowed digit can narrow the others

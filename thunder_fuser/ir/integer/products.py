@@ -1,8 +1,9 @@
 """Sums of products: their monomials, long division by them, and bounds where terms share factors.
 
-Sizes that are open multiply, and what a plan counts are sums of such products. Products of sums are
-written out, so that `(n + 1) * m` and `n * m + m` are one form; here is what follows from that: how
-one sum divides another, and that `n * m - m` is never negative though its terms have no bound.
+Open sizes multiply, and a plan's counts are sums of such products. Products of sums are expanded,
+so that `(n + 1) * m` and `n * m + m` are one form; this module has the consequences: division of
+one sum by another, and the proof that `n * m - m` is never negative although its terms are
+unbounded.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     from thunder_fuser.ir.integer.symint import Context
 
 Factors: TypeAlias = "tuple[Form, ...]"
-"""Of a product, each a single digit, in order."""
+"""Factors of a product, each a single digit, in order of creation."""
 
 _MAX_STEPS = 32
-"""Of one division: sums are short."""
+"""Step limit of one long division: sums are short."""
 _MAX_ROUNDS = 8
-"""Quotients that one proof does away with."""
+"""Limit on the quotients that one proof of non-negativity eliminates."""
 
 
 def monomials(form: Form) -> Iterator[tuple[Factors, int]]:
-    """The products of a sum and their coefficients, the constant without factors among them, those
-    of more factors first.
+    """(factors, coefficient) of each product of a sum, more factors first; the constant has no
+    factors and is last.
     """
     found = [(_factors(form.context, digit), coef) for digit, coef in form.terms]
     yield from sorted(found, key=lambda term: order(term[0]))
@@ -40,12 +41,12 @@ def monomials(form: Form) -> Iterator[tuple[Factors, int]]:
 
 
 def order(factors: Factors) -> tuple[int, list[int]]:
-    """More factors first, and then as they were made: an order that multiplication keeps."""
+    """Sort key: more factors first, then in order of creation. Multiplication preserves it."""
     return -len(factors), [factor.ordinal for factor in factors]
 
 
 def long_division(x: Form, d: Form) -> tuple[Form, Form]:
-    """(q, r) with x = q * d + r, where no product in r has a multiple of d's first one."""
+    """(q, r) with x = q * d + r, where no product in r is a multiple of d's leading one."""
     context = x.context
     quotient, kept, rest = context.const(0), context.const(0), x
     lead, unit = next(monomials(d))
@@ -60,7 +61,7 @@ def long_division(x: Form, d: Form) -> tuple[Form, Form]:
             quotient, rest = quotient + part, rest - part * d
             coef -= times * unit
         if coef:
-            # Less than a multiple.
+            # A coefficient below the divisor's remains in the rest.
             small = reduce(mul, factors, context.const(coef))
             kept, rest = kept + small, rest - small
     return quotient, kept + rest
@@ -68,7 +69,7 @@ def long_division(x: Form, d: Form) -> tuple[Form, Form]:
 
 def lower_bound(context: Context, const: int, terms: Sequence[Term]) -> Bound:
     """A lower bound of a sum some of whose negative terms have no bound of their own: these are
-    paid by positive terms that are multiples of them.
+    offset by positive terms that are multiples of them. None if there is no such bound.
     """
     products = [(_factors(context, digit), coef) for digit, coef in terms]
     if any(x.lo is None or x.lo < 0 for factors, _ in products for x in factors):
@@ -77,11 +78,11 @@ def lower_bound(context: Context, const: int, terms: Sequence[Term]) -> Bound:
 
 
 def is_never_negative(form: Form, rounds: int = _MAX_ROUNDS) -> bool:
-    """Whether a form is provably at least 0, its quotients bounded by their dividends where its
-    bounds do not tell.
+    """True if a form is provably at least 0, with quotients bounded by their dividends where the
+    form's own bounds do not suffice.
 
-    d * (x // d) is in x - d + 1 .. x, which bounds d times the form; as that is whole, it has only
-    to be above -d.
+    d * (x // d) is in x - d + 1 .. x, which bounds d times the form; as the form is an integer,
+    that only has to be above -d.
     """
     if form.lo is not None or not rounds:
         return form.lo is not None and form.lo >= 0
@@ -106,7 +107,7 @@ def is_never_negative(form: Form, rounds: int = _MAX_ROUNDS) -> bool:
 
 
 def _paid(const: int, products: Sequence[tuple[Factors, int]]) -> Bound:
-    """The least of the sum by what positive terms pay for negative ones."""
+    """The lower bound obtained by offsetting negative terms with positive ones."""
     supply = {factors: coef for factors, coef in products if coef > 0}
     owed = sorted(((f, -coef) for f, coef in products if coef < 0), key=lambda x: order(x[0]))
     total = const
@@ -130,7 +131,7 @@ def _least(factors: Sequence[Form]) -> int:
 
 
 def _division(form: Form) -> tuple[Form, Form] | None:
-    """(x, d) where the form is x // d."""
+    """(x, d) if the form is x // d, else None."""
     if form.const or len(form.terms) != 1 or form.terms[0][1] != 1:
         return None
     digit = form.terms[0][0]

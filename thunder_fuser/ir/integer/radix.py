@@ -1,4 +1,4 @@
-"""Digits and factors as plain arithmetic: the decisions behind the normal form, no interning."""
+"""Arithmetic on digits and factors: the decisions behind the normal form, without interning."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from thunder_fuser.ir.integer.forms import Digit, Form, Opaque, Term
 
 
 def can_cut(digit: Digit, t: int) -> bool:
-    """Whether the digit is one of a higher and a lower part, the lower one mod t."""
+    """True if the digit can be split into a higher part and a lower one mod t."""
     if digit.e is not None:
         return digit.e > t and digit.e % t == 0
     return digit.lo is None or digit.hi is None or digit.lo < 0 or digit.hi >= t
 
 
 def division_steps(x: Form, f: int) -> list[int]:
-    """Divisors g of f, largest first, by which x might divide without a rest to carry."""
+    """Divisors g of f, largest first, by which x might divide without a carry."""
     found = {gcd(f, coef * digit.e) for digit, coef in x.terms if digit.e is not None}
     g = f
     for size in sorted((abs(coef) for _, coef in x.terms), reverse=True):
@@ -27,9 +27,9 @@ def division_steps(x: Form, f: int) -> list[int]:
 
 
 def mixed_radix(group: list[Term]) -> list[tuple[int, int | None, int]] | None:
-    """Digits of one base as (s, e, coef): cut so that none overlap, joined where place values fit.
+    """Digits of one base as (s, e, coef): cut until none overlap, joined where place values fit.
 
-    None if that changes nothing.  Only places that divide each other can be digits of one radix.
+    None if that changes nothing. Only places that divide each other can be digits of one radix.
     """
     group = sorted(group, key=lambda term: (term[0].s, term[0].e or 0))
     if all(
@@ -71,22 +71,23 @@ def _chain(places: list[int], members: list[Term]) -> list[tuple[int, int | None
 
 
 def content(form: Form) -> int:
+    """Greatest common divisor of the constant and all coefficients."""
     return gcd(form.const, *(coef for _, coef in form.terms))
 
 
 def over(form: Form, k: int) -> Form:
-    """form / k where k divides the constant and all coefficients."""
+    """form / k; k divides the constant and all coefficients."""
     terms = tuple((digit, coef // k) for digit, coef in form.terms)
     return form if k == 1 else form.context.interned(form.const // k, terms)
 
 
 def factors_of(form: Form) -> tuple[Form, ...]:
-    """The factors of a form that is a product and nothing else; else itself."""
+    """The factors of a form that is a pure product; else the form itself."""
     return _operands(form, "*")
 
 
 def operands_of_max(form: Form) -> tuple[Form, ...]:
-    """The forms whose largest this form is: several, or itself."""
+    """The operands of a form that is a pure maximum; else the form itself."""
     return _operands(form, "max")
 
 
@@ -100,7 +101,7 @@ def _operands(form: Form, op: str) -> tuple[Form, ...]:
 
 
 def without(factors: Sequence[Form], taken: Sequence[Form]) -> list[Form] | None:
-    """The factors that are left after taking those away; None if they are not all there."""
+    """The factors without those of `taken`; None if some of these are missing."""
     left = list(factors)
     for factor in taken:
         if factor not in left:
@@ -110,6 +111,7 @@ def without(factors: Sequence[Form], taken: Sequence[Form]) -> list[Form] | None
 
 
 def is_remainder_by(form: Form, d: Form) -> bool:
+    """True if the form is x % d for some x."""
     if len(form.terms) != 1 or form.const or form.terms[0][1] != 1:
         return False
     digit = form.terms[0][0]

@@ -3,21 +3,20 @@
     value = const + sum of coef * digit        digit = floor(base / s) mod e
     base  = variable | opaque (a product, a division by a symbol, the larger of several) | form
 
-Every division rounds down, so no rule needs a side condition on signs.  Forms are interned in a
-`Context`: two forms of one context are equal iff they are the same object.  That decides whether
-two iteration domains are one, whether a predicate can be dropped, whether an access is a vector,
-and whether an output is a view.  Equality is never claimed wrongly; it may be missed, rarely.
+Every division rounds down, so no rule needs a side condition on signs. Forms are interned in a
+`Context`: two forms of one context are equal iff they are the same object. That decides whether two
+iteration domains are equal, a predicate can be dropped, an access can be vectorised, and an output
+is a view. Equality is never claimed wrongly; it may be missed, rarely.
 
-The name *digit* says how it works.  Splitting an index by 8 and then by 4 reads it in a mixed
-radix: `i mod 8`, `floor(i/8) mod 4`, `floor(i/32)` are its digits.  Reshapes, splits and merges
-only cut and join digits, so the normal form is a set of digits with place values, and three facts
-suffice:
+A *digit* is one of a mixed radix. Splitting an index by 8 and then by 4 reads it in such a radix:
+`i mod 8`, `floor(i/8) mod 4`, `floor(i/32)` are its digits. Reshapes, splits and merges only cut
+and join digits, so the normal form is a set of digits with place values, and three facts suffice:
 
     floor((x + f*y) / f) = floor(x / f) + y                       peel multiples of the divisor
     floor(x / (g*h)) = floor(floor(x / g) / h)                    divide in steps
     x mod (g*h) = g * (floor(x / g) mod h) + x mod g              cut one digit into two, or join
 
-What no fact applies to becomes an opaque digit over the interned remainder.
+Where no fact applies, the result is an opaque digit over the interned remainder.
 """
 
 from __future__ import annotations
@@ -65,15 +64,17 @@ __all__ = [
 _MAX_WORK = 64
 _MAX_TERMS = 32
 _MAX_ROUNDS = 4
-"""Divisions that one division may cause, terms that it looks into, and passes over them.  Beyond
-these the answer is an opaque digit: exact, only less canonical.  Real indices stay far below."""
+"""Limits of one division: on the divisions that it causes, the terms that it inspects, and the
+passes over them. Beyond these the result is an opaque digit: exact, only less canonical. Real
+indices stay far below.
+"""
 
 _Change: TypeAlias = "tuple[list[Digit], list[tuple[Form, int]]]"
-"""Digits to take out of a sum, and forms with coefficients to put in their place."""
+"""(digits to remove from a sum, (form, coefficient) pairs to add in their place)."""
 
 
 class Context:
-    """Where forms are interned: one per compilation.  Forms of different contexts do not mix."""
+    """The intern table of forms: one per compilation. Forms of different contexts do not mix."""
 
     __slots__ = ("__weakref__", "_digits", "_forms", "_opaques", "_ordinal", "_variables", "_work")
 
@@ -88,7 +89,7 @@ class Context:
     def var(self, name: str, lo: int, hi: int | None, multiple: int = 1) -> Form:
         """The variable with lo <= name <= hi (None: no upper bound), divisible by `multiple`.
 
-        The same arguments give the same form; a variable with one possible value is that constant.
+        Equal arguments give the same form; a variable with one possible value is that constant.
         """
         key = (name, lo, hi, multiple)
         form = self._variables.get(key)
@@ -108,7 +109,7 @@ class Context:
         return self.interned(value, ())
 
     def lift(self, value: Form | int) -> Form:
-        """An int as a form; a form of this context as it is."""
+        """An int as a form; a form itself, which must be of this context (FuserValueError)."""
         if isinstance(value, Form):
             if value.context is not self:
                 raise FuserValueError(f"({value}) comes from another context")
@@ -142,7 +143,7 @@ class Context:
         return lo, hi
 
     def normal(self, const: int, terms: dict[Digit, int]) -> Form:
-        """The normal form of const + sum of coef * digit: digits that belong together joined."""
+        """The normal form of const + sum of coef * digit: adjacent digits are joined."""
         for _ in range(_MAX_TERMS):
             if 0 in terms.values():
                 terms = {digit: coef for digit, coef in terms.items() if coef}
@@ -184,7 +185,7 @@ class Context:
         return None
 
     def _joined(self, low: Digit, high: Digit) -> Form | None:
-        """low + low.e * high as one digit, for digits over two forms.
+        """low + low.e * high as one digit, for digits over two forms; else None.
 
         The low digit depends on its base modulo `place` only: the bases may differ by multiples.
         """
@@ -231,7 +232,7 @@ class Context:
         return pair
 
     def _divide(self, x: Form, f: int) -> tuple[Form, Form]:
-        """By bounds, by peeling multiples and cutting digits, in steps, or else as a new digit."""
+        """Try bounds, peeling multiples and cutting digits, steps; else make a new digit."""
         period = period_of(x.lo, x.hi, f)
         if period is not None:
             return self.const(period), x - period * f
@@ -246,7 +247,7 @@ class Context:
             if less is rest:
                 break
             quotient, rest = quotient + more, less
-        # Cutting digits has led nowhere, so leave them whole: one division instead of several.
+        # Cutting digits did not help, so leave them whole: one division instead of several.
         quotient, rest = self._peel(x, f, cut=False)
         q, r = self._divide_whole(rest, f)
         return quotient + q, r
@@ -286,7 +287,7 @@ class Context:
         rest: dict[Digit, int] = {}
         q_const, r_const = divmod(x.const, f)
         for digit, coef in x.terms:
-            # Keep the sign of what remains: -1 has a smaller range than f - 1.
+            # Keep the sign of the remainder: -1 has a smaller range than f - 1.
             times = coef // f if coef >= 0 else -(-coef // f)
             if times:
                 quotient[digit] = quotient.get(digit, 0) + times
@@ -306,7 +307,7 @@ class Context:
         return self.normal(q_const, quotient), self.normal(r_const, rest)
 
     def _opaque_divmod(self, x: Form, f: int) -> tuple[Form, Form]:
-        """No rule applies: digits over x itself, moved by periods so that x does not go below 0."""
+        """No rule applies: digits over x, shifted by periods so that it is not negative."""
         shift = 0 if x.lo is None else min(0, x.lo // f)
         base = x - shift * f
         return self._digit(base, f, None) + shift, self._digit(base, 1, f)
@@ -336,9 +337,9 @@ class Context:
     # ------------------------------------------------------------------------ products, symbols
 
     def product(self, x: Form, y: Form) -> Form:
-        """x * y of two forms that are not constant, written out as a sum of products.
+        """x * y of two forms that are not constant, expanded into a sum of products.
 
-        The known multiple of a variable is a coefficient of every product that it enters.
+        The known multiple of a variable becomes a coefficient of every product that contains it.
         """
         terms, const = dict[Digit, int](), 0
         for p, j in monomials(x):
@@ -354,7 +355,7 @@ class Context:
         return self._digit(self._opaque("*", tuple(factors)), 1, None)
 
     def larger(self, x: Form, y: Form) -> Form:
-        """The larger of two forms: the one that bounds prove to be it, else opaque."""
+        """max(x, y): the operand that bounds prove to be larger, else opaque."""
         candidates: dict[int, Form] = {}
         for form in (*operands_of_max(x), *operands_of_max(y)):
             if not any(provable(other - form, 0, None) for other in candidates.values()):
@@ -366,7 +367,7 @@ class Context:
         return self._digit(self._opaque("max", tuple(found)), 1, None)
 
     def divmod_form(self, x: Form, d: Form) -> tuple[Form, Form]:
-        """Division by a symbol: peel the multiples of d; the rest is below d or stays opaque."""
+        """Division by a symbol: peel multiples of d; the rest is provably below d, or opaque."""
         quotient, rest = long_division(x, d)
         if provable(rest, 0, None) and provable(d - rest, 1, None):
             return quotient, rest
@@ -392,5 +393,5 @@ def _by_ordinal(term: Term) -> int:
 
 
 def _carried(digit: Digit) -> Form | None:
-    """y, if the digit is floor(y / s) of a form: what a division could not split."""
+    """y if the digit is floor(y / s) of a form, which a division could not split; else None."""
     return digit.base if digit.e is None and isinstance(digit.base, Form) else None

@@ -1,1 +1,1 @@
-"""The tables of operations: a row an operation, all that the compiler knows of it."""
+"""The tables of operations: one row per operation, with all that the compiler knows of it."""

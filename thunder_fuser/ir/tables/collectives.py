@@ -1,9 +1,9 @@
-"""Calls among devices: what each is, for whoever runs it.
+"""Collectives: the functions behind the table's rows, and the communicator that executes them.
 
-A collective runs along one axis of a mesh, of devices whose ranks lie within `span` numbers, which
-only prices read. Whose turn it is, and with whom, is not in the program:
-the `Communicator` of the running thread knows, torch.distributed's process groups behind it, or all
-ranks of one process (sharding/communicators.py).
+A collective runs along one axis of a mesh; the ranks of its devices lie within `span` numbers,
+which only cost estimates read. The program does not contain the process groups: the `Communicator`
+of the running thread has them, backed by torch.distributed or by all ranks in one process
+(sharding/communicators.py).
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from torch import Tensor
 from thunder_fuser.errors import FuserValueError
 
 REDUCTIONS = ("sum", "max", "min", "prod")
-"""By the number that a call has as its attribute `op`."""
+"""Reductions of collectives, indexed by the attribute `op` of a call."""
 
 ROUNDS: Mapping[str, int] = MappingProxyType(
     {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}
 )
-"""How often every device sends its share of the tensor to each of the others."""
+"""How many times every device sends its share of the tensor to each of the others."""
 
 
 def sent(name: str, whole: int, size: int) -> int:
-    """Bytes that a device sends of a tensor that has `whole` of them: gathered, or to be folded, or
-    before it is exchanged.
+    """Bytes sent per device. `whole` is the size in bytes of the gathered tensor, of the tensor to
+    be reduced, or of the tensor before the exchange.
     """
     return ROUNDS[name] * whole * (size - 1) // size
 
 
 class Arriving(Protocol):
-    """A result that is on its way."""
+    """A pending result of a collective."""
 
     def wait(self) -> Tensor:
-        """The result, once it is there; asked for once."""
+        """Wait for the result and return it; called once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A result that did not have to be waited for."""
+    """A result that is available already."""
 
     result: Tensor
 
@@ -54,24 +54,25 @@ class Arrived:
 
 
 class Communicator(Protocol):
-    """A device's way to the others along an axis of its mesh. Every method starts a collective: all
-    devices along the axis call it, in one order. Operands stay as they are until it has arrived.
+    """A device's connection to the others along an axis of its mesh. Every method but `devices`
+    starts a collective: all devices along the axis call it, in one order. Operands must not change
+    until the result has arrived.
     """
 
     def devices(self, axis: int) -> int:
-        """How many there are along the axis. The only one that waits for nobody."""
+        """Number of devices along the axis. Not a collective."""
 
     def all_gather(self, x: Tensor, axis: int) -> Arriving:
-        """What each device along the axis has given, stacked in their order."""
+        """The operands of all devices along the axis, stacked in their order."""
 
     def all_reduce(self, x: Tensor, axis: int, op: str) -> Arriving:
-        """What all have given, folded element by element; `op` is one of REDUCTIONS."""
+        """The elementwise reduction of all operands; `op` is one of REDUCTIONS."""
 
     def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Arriving:
-        """Of the parts along the first dimension, this device's, `at`, folded."""
+        """The reduction of part `at`, this device's, of the operands' first dimension."""
 
     def all_to_all(self, x: Tensor, axis: int, at: int) -> Arriving:
-        """Part `at` of what each device has given, stacked in their order."""
+        """Part `at` of each device's operand, stacked in their order."""
 
 
 _current: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
@@ -79,7 +80,7 @@ _current: ContextVar[Communicator | None] = ContextVar("communicator", default=N
 
 @contextmanager
 def communicating(communicator: Communicator) -> Iterator[None]:
-    """Collectives of this thread go through `communicator`."""
+    """Execute collectives of this thread through `communicator` in the `with` block."""
     token = _current.set(communicator)
     try:
         yield
@@ -103,11 +104,13 @@ def _communicator(name: str, axis: int, size: int) -> Communicator:
 
 
 def start_all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Arriving:
+    """Start `all_gather`."""
     found = _communicator("all_gather", axis, size)
     return found.all_gather(arg.contiguous(), axis)
 
 
 def start_all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Arriving:
+    """Start `all_reduce`."""
     found = _communicator("all_reduce", axis, size)
     return found.all_reduce(arg.contiguous(), axis, REDUCTIONS[op])
 
@@ -115,39 +118,41 @@ def start_all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) 
 def start_reduce_scatter(
     arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0
 ) -> Arriving:
+    """Start `reduce_scatter`."""
     found = _communicator("reduce_scatter", axis, size)
     return found.reduce_scatter(arg.contiguous(), axis, REDUCTIONS[op], at)
 
 
 def start_all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Arriving:
+    """Start `all_to_all`."""
     return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
 
 
-# The same, waited for.
+# Blocking versions.
 
 
 def all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Tensor:
-    """What all devices have, stacked along a new first dimension."""
+    """The operands of all devices, stacked along a new first dimension of size `size`."""
     return start_all_gather(arg, axis, size, span).wait()
 
 
 def all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Tensor:
-    """What all devices have, folded element by element."""
+    """The elementwise reduction of all devices' operands; `op` is an index into REDUCTIONS."""
     return start_all_reduce(arg, axis, size, op, span).wait()
 
 
 def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0) -> Tensor:
-    """Part `at` of what all devices have, folded; parts lie along the first dimension."""
+    """The reduction of part `at` of all devices' operands; parts lie along dimension 0."""
     return start_reduce_scatter(arg, axis, size, op, at, span).wait()
 
 
 def all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Tensor:
-    """Part `at` of each device, stacked in the devices' order."""
+    """Part `at` of each device's operand, stacked in the devices' order."""
     return start_all_to_all(arg, axis, size, at, span).wait()
 
 
 def folded(parts: Sequence[Tensor], op: str) -> Tensor:
-    """The fold of tensors, element by element, in their order."""
+    """The elementwise reduction of tensors, in their order; `op` is one of REDUCTIONS."""
     stacked = torch.stack(list(parts))
     if op == "sum":
         return stacked.sum(0, dtype=stacked.dtype)

@@ -1,9 +1,10 @@
-"""The one table of reads at an index that data decide: what reads where, and how torch does it.
+"""The table of indexed reads (indices are data): which dimensions the index replaces, and torch's
+call.
 
-All of them are one mechanism: along one dimension of a tensor the index is an element of an index
-tensor, along the others it is an index of the result. A row says which dimensions of the result
-these are. An index is never negative and always below the size of its dimension: torch's kernels
-refuse others, and so do ours.
+All rows are one mechanism: along one dimension of a tensor the position is an element of an index
+tensor, along the others it is the position in the result. A row says which dimensions of the result
+stem from the index. An index is never negative and always below the size of its dimension: others
+are an error, as in torch's kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ INDEX_DTYPES = (DataType.Int, DataType.Int32)
 
 
 class Place(enum.Enum):
-    """Which dimensions of the result are the index tensor's."""
+    """Dimensions of the result that stem from the index tensor."""
 
     BROADCAST = "all of them; index and input broadcast in the others than `dim`"
     WITHIN = "all of them; the index may be shorter than the input in the others than `dim`"
@@ -32,18 +33,18 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """One row. `reference(input, dim, index)` is the read in torch, where index dtypes are Int."""
+    """One indexed read. `reference(input, dim, index)` is the read in torch; the index is Int."""
 
     name: str
     place: Place
     reference: Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor]
 
     def index_axes(self, rank: int, dim: int, index_rank: int) -> range:
-        """The dimensions of the result that are the index tensor's, for an input of `rank`."""
+        """The dimensions of the result that stem from the index tensor, for an input of `rank`."""
         return range(dim, dim + index_rank) if self.place is Place.INSTEAD else range(rank)
 
     def input_axes(self, rank: int, dim: int, index_rank: int) -> tuple[int, ...]:
-        """The dimensions of the result that are the input's others than `dim`, in order."""
+        """The dimensions of the result that stem from the input's others than `dim`, in order."""
         shift = index_rank - 1 if self.place is Place.INSTEAD else 0
         return tuple(k if k < dim else k + shift for k in range(rank) if k != dim)
 
@@ -83,13 +84,13 @@ TABLE: Mapping[str, Gather] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def bounds_text(extent: int) -> str:
-    """The end of the message for an index that does not exist, in every place that finds one."""
+    """Tail of the error message for an index out of bounds, shared by all places that find one."""
     expected = f"expected 0 to {extent - 1}" if extent else "there is no element"
     return f"is out of bounds for size {extent}; {expected}"
 
 
 def lookup(name: str) -> Gather:
-    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    """The row of that name; FuserValueError with the nearest names if there is none."""
     found = TABLE.get(name)
     if found is None:
         near = difflib.get_close_matches(name, TABLE, n=3)

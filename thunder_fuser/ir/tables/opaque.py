@@ -1,8 +1,8 @@
-"""The one table of operations that torch runs: products of matrices, attention, convolutions,
-sorts, and writes at indices that data decide.
+"""The table of opaque calls, which torch executes: matrix products, attention, convolutions, sorts,
+and writes at data-dependent indices.
 
-A row is a torch call and what plans must know of it. The call is a Python function: its parameters
-that are tensors are the operands, the others are attributes, which are constants of the program.
+A row is a torch call and its properties for planning. The call is a Python function: its tensor
+parameters are the operands, the others are attributes, which are constants of the program.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Attribute = int | float | bool | None | DataType | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """What a row knows of an operand, and says of a result.
+    """Shape, dtype and memory order of an operand or result.
 
-    order  of the dimensions in memory, the outermost first; row-major where it is empty
+    order  dimensions in memory order, outermost first; row-major if empty
     """
 
     shape: tuple[Extent, ...]
@@ -45,11 +45,11 @@ Operands = Mapping[str, Shaped]
 Attributes = Mapping[str, Any]
 Results = tuple[Shaped, ...]
 Place = tuple[str, int]
-"""A dimension of an operand; it counts from the end where it is negative."""
+"""(operand, dimension); the dimension counts from the end if negative."""
 
 
 class Answer(enum.Enum):
-    """How the error of a result follows from the errors of what is read."""
+    """Error propagation: how a result's error follows from those of the operands."""
 
     LINEAR = "linear in each operand: sums of products, or of elements"
     CHOICE = "operands' elements or their places, chosen by comparing them"
@@ -70,18 +70,18 @@ def _no_equations(_o: Operands, _a: Attributes) -> Iterable[tuple[Place, Place]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One row.
+    """One opaque call.
 
     run         the torch call, of tensors on one device, and attributes
-    results     sizes, dtypes and orders of the results; FuserError where there are none
-    names       of the results, where a call has several
-    equal       dimensions of operands that are one size
-    flops       arithmetic of a call with known sizes: a product and a sum count as two
-    terms       products or elements that are summed up for an element of the result; 0 where each
-                is one element of an operand
-    is_random   whether it draws from torch's generator: equal calls have different results then
-    reference   the same in float64, where `run` does not take that
-    start       the same of a collective, which is waited for later
+    results     sizes, dtypes and memory orders of the results; FuserError for invalid operands
+    names       names of the results, where a call has several
+    equal       pairs of operand dimensions that have equal sizes
+    flops       FLOPs of a call of known sizes: a multiply-add counts as two
+    terms       products or elements that are summed per element of the result; 0 if each is one
+                element of an operand
+    is_random   True if it draws from torch's generator: equal calls have different results then
+    reference   equivalent of `run` in float64, where `run` does not take that
+    start       non-blocking version of a collective, which is waited for later
     """
 
     run: Callable[..., Any]
@@ -105,12 +105,12 @@ class Call:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The parameters that are tensors, in the order of the call."""
+        """The tensor parameters, in the order of the call."""
         found = self.parameters.items()
         return tuple(name for name, p in found if str(p.annotation).startswith("Tensor"))
 
     def check(self, o: Operands, a: Attributes) -> Results:
-        """The results; FuserError where operands do not fit each other."""
+        """The results' shapes; FuserError for operands that do not match each other."""
         for (left, i), (right, j) in self.equal(o, a):
             sizes = o[left].shape[i], o[right].shape[j]
             if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
@@ -124,14 +124,14 @@ class Call:
     def evaluate(
         self, tensors: Mapping[str, Any], a: Attributes, *, double: bool
     ) -> tuple[Any, ...]:
-        """All results, on tensors of the operands' dtypes, or of float64 in their place."""
+        """All results for tensors of the operands' dtypes, or of float64 in their place."""
         run = self.reference if double and self.reference is not None else self.run
         found = run(**tensors, **a)
         return found if isinstance(found, tuple) else (found,)
 
 
 def _numbers(o: Operands, *names: str) -> DataType:
-    """The one float dtype of some operands."""
+    """The common float or complex dtype of some operands; FuserTypeError if there is none."""
     found = [o[name].dtype for name in names if name in o]
     if found[0].category < Category.FLOAT or any(dtype is not found[0] for dtype in found):
         told = ", ".join(f"{n} {o[n].dtype.name}" for n in names if n in o)
@@ -170,7 +170,7 @@ def _numel(shape: Iterable[Extent]) -> int:
     return math.prod(map(_size, shape))
 
 
-# ---- products of matrices
+# ---- matrix products
 
 
 def _linear(o: Operands, _a: Attributes) -> Results:
@@ -188,7 +188,7 @@ def _linear_equal(o: Operands, _a: Attributes) -> Iterable[tuple[Place, Place]]:
 
 
 def _inner(name: str, other: str = "") -> Callable[[Operands, Attributes], int]:
-    """The length of the sums: the last dimension of an operand."""
+    """Terms per element: the last dimension of an operand, and one for `other` if it is given."""
 
     def terms(o: Operands, _a: Attributes) -> int:
         return _size(o[name].shape[-1]) + (other in o)
@@ -214,7 +214,7 @@ def _matmul(o: Operands, _a: Attributes) -> Results:
 
 
 def _batch(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    """Dimensions that broadcast to each other, aligned at the right."""
+    """Sizes of batch dimensions broadcast to each other, aligned at the right."""
     rank = max(len(a), len(b))
     left = (*(1,) * (rank - len(a)), *a)
     right = (*(1,) * (rank - len(b)), *b)
@@ -309,7 +309,7 @@ def _sdpfa_bwd(o: Operands, _a: Attributes) -> Results:
 
 
 def _sdpfa_flops(products: int) -> Callable[[Operands, Attributes], int]:
-    """So many products of the size of query and key; half of them where masked by causality."""
+    """FLOPs of `products` matrix products of query and key size; half of them if causal."""
 
     def flops(o: Operands, a: Attributes) -> int:
         query, key = o["query"].shape, o["key"].shape
@@ -357,7 +357,7 @@ def _convolution_flops(o: Operands, a: Attributes) -> int:
     return 2 * _numel(points) * _numel(weight[1:])
 
 
-# ---- writes at indices that data decide, and orders
+# ---- data-dependent writes, and sorts
 
 
 def _written(target: str, index: str) -> Callable[[Operands, Attributes], Results]:
@@ -374,7 +374,7 @@ def _written(target: str, index: str) -> Callable[[Operands, Attributes], Result
 
 
 def _all_sums(target: str, index: str) -> Callable[[Operands, Attributes], int]:
-    """At most all that an index names is summed up in one element."""
+    """Terms per element, at most: all elements of the index may name the same one."""
     return lambda o, _a: _numel(o[index].shape) + 1
 
 
@@ -500,11 +500,11 @@ _ROWS = (
 )  # fmt: skip
 
 TABLE: Mapping[str, Call] = MappingProxyType({row.name: row for row in _ROWS})
-"""Every call by name."""
+"""Every opaque call by name."""
 
 
 def lookup(name: str) -> Call:
-    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    """The row of that name; FuserValueError with the nearest names if there is none."""
     found = TABLE.get(name)
     if found is None:
         near = difflib.get_close_matches(name, TABLE, n=3)

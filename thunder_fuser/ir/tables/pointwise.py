@@ -1,8 +1,8 @@
-"""The one table of pointwise operations: all that the rest of the compiler knows about them.
+"""The table of pointwise operations: all that the rest of the compiler knows about them.
 
-A row says what an operation computes (a torch function, the oracle), how it is written in C++,
-which types it takes and gives, and what it costs. The builder infers dtypes from it, the reference
-evaluator runs it, code generation prints it, and tests draw random programs from it.
+A row has the operation's reference (a torch function), its C++ spelling, the types of operands and
+results, and its cost. The builder infers dtypes from it, the reference evaluator runs it, code
+generation prints it, and tests draw random programs from it.
 
 An operation is applied in three steps, the same in torch and in C++: operands are converted to
 `operand_dtypes`, the row's function gives a raw result, and that is converted to `result_dtype`.
@@ -27,7 +27,7 @@ from thunder_fuser.ir.fusion import TensorView, Val
 
 
 class Rule(enum.Enum):
-    """How an operation's types follow from the common dtype of its promoted operands."""
+    """Type rule: an operation's types from the common dtype of its promoted operands."""
 
     PROMOTE = "the common dtype; 16- and 8-bit floats become Float"
     FLOAT = "as PROMOTE; integers and bools become Float too"
@@ -44,46 +44,43 @@ _COMPLEX = {part: whole for whole, part in _REAL.items()}
 
 
 class Fact(enum.Flag):
-    """What is true of an operation's results, whatever its operands; passes ask no names."""
+    """Properties of an operation for all operands; passes test these rather than names."""
 
     NONE = 0
     COMMUTATIVE = enum.auto()
-    """a op b is b op a, bit for bit, but for complex numbers."""
+    """a op b is b op a, bit for bit, except for complex numbers."""
     IDEMPOTENT = enum.auto()
     """a op a is a."""
     INVOLUTION = enum.auto()
-    """op(op(a)) is a, but for complex numbers."""
+    """op(op(a)) is a, except for complex numbers."""
     IEEE = enum.auto()
-    """One right answer on real numbers. Others (exp, tanh, ..) are as good as who implements
-    them.
-    """
+    """Exact or correctly rounded on reals. Others (exp, tanh, ..) depend on the implementation."""
     IEEE_COMPLEX = enum.auto()
-    """The same of complex numbers: even -z has zeros of one sign here and another there."""
+    """IEEE for complex numbers too: even -z has zeros of one sign here and another there."""
     EXACT = enum.auto()
-    """Nothing is rounded: results need no more digits than the operands have."""
+    """No rounding: results need no more digits than the operands have."""
     NO_NEGATIVE_ZERO = enum.auto()
     """No real result is -0.0."""
     ANY_WIDTH = enum.auto()
-    """Integers give the same computed in a wider type."""
+    """Integers give the same result computed in a wider type."""
     CANCELS = enum.auto()
     """Terms as large as 1 cancel near its zeros: errors are relative to at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One row.
+    """One pointwise operation.
 
     accepts    categories that the common dtype may have
     reference  the operation on torch tensors that already have the operand dtypes
     cost       arithmetic per element, in units of one fp32 instruction
     spelling   C++ expression over {0}, {1}, ..; these stand for names or literals
     promoted   operands that take part in promotion; the others must be Bool (a condition)
-    facts      what passes and code generation may rely on
-    neutral    a right operand (of commutative operations: any) that leaves the other one as it is;
-               -1 is all bits set
-    absorbing  the result where any operand is this number; of integers and bools only
-    ulps       units in the last place that a result may be wrong by: about twice what CUDA and
-               libm promise
+    facts      properties that passes and code generation may rely on
+    neutral    identity as right operand (of commutative operations: as either); -1 is all bits set
+    absorbing  the result where any operand has this value; of integers and bools only
+    ulps       bound on the error of a result, in units in the last place: about twice what CUDA
+               and libm promise
     """
 
     name: str
@@ -100,12 +97,12 @@ class Op:
     ulps: int = 8
 
     def has(self, fact: Fact) -> bool:
-        """Whether that is true of the operation."""
+        """True if the operation has that property."""
         return fact in self.facts
 
     @property
     def neutral_places(self) -> tuple[int, ...]:
-        """Operands that may be `neutral`."""
+        """Positions of operands that may be `neutral`."""
         if self.neutral is None:
             return ()
         return (0, 1) if self.has(Fact.COMMUTATIVE) else (1,)
@@ -116,7 +113,7 @@ class Op:
         return "math.cuh" if "tf::" in self.spelling else ""
 
     def common_dtype(self, operands: Sequence[Operand]) -> DataType:
-        """Common dtype of the promoted operands; FuserTypeError where the row refuses them."""
+        """Common dtype of the promoted operands; FuserTypeError for unsupported ones."""
         if len(operands) != self.arity:
             raise FuserTypeError(f"{self.name} takes {self.arity} operands, got {len(operands)}")
         for k, operand in enumerate(operands):
@@ -135,7 +132,7 @@ class Op:
         return common
 
     def result_dtype(self, operands: Sequence[Operand]) -> DataType:
-        """Type of the result as it is stored; FuserTypeError where the row refuses its operands."""
+        """Storage type of the result; FuserTypeError for unsupported operands."""
         common = self.common_dtype(operands)
         match self.rule:
             case Rule.PROMOTE:
@@ -168,7 +165,7 @@ class Op:
 
 
 def operands_of(values: Sequence[Val]) -> tuple[Operand, ...]:
-    """What promotion needs to know of an expression's inputs."""
+    """Dtypes and ranks of an expression's inputs, for type promotion."""
     return tuple(Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in values)
 
 
@@ -179,7 +176,7 @@ def _as_float(common: DataType) -> DataType:
 
 
 def lookup(name: str) -> Op:
-    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    """The row of that name; FuserValueError with the nearest names if there is none."""
     found = TABLE.get(name)
     if found is None:
         near = difflib.get_close_matches(name, TABLE, n=3)
@@ -197,7 +194,7 @@ def _is_minus_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def _harmless(divisor: torch.Tensor) -> torch.Tensor:
-    """Integers by which a processor divides without a trap: neither 0 nor -1."""
+    """Divisors without 0 and -1 (replaced by 1), by which integer division cannot trap."""
     return torch.where((divisor == 0) | _is_minus_one(divisor), torch.ones_like(divisor), divisor)
 
 
@@ -231,23 +228,23 @@ def _threshold(x: torch.Tensor, bound: torch.Tensor, value: torch.Tensor) -> tor
 
 
 def _gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """torch's, whose sign is arbitrary if an operand is the lowest number."""
+    """torch.gcd, made non-negative: its sign is arbitrary if an operand is the lowest integer."""
     return torch.gcd(a, b).abs()
 
 
 def _erfcinv(x: torch.Tensor) -> torch.Tensor:
-    """erfc(y) = 2 * ndtr(-sqrt(2) * y), inverted."""
+    """Inverse of erfc(y) = 2 * ndtr(-sqrt(2) * y)."""
     return torch.special.ndtri(x * 0.5) * -(0.5**0.5)
 
 
 def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Zeros come in from the left; amounts outside 0..bits-1 leave nothing."""
+    """Right shift that fills with zeros; 0 for amounts outside 0..bits-1."""
     bits = a.dtype.itemsize * 8
     amount = b.to(torch.int64)
     pattern = a.to(torch.int64)
     if bits < 64:
         pattern = pattern & ((1 << bits) - 1)
-    # One place at a time makes the sign bit of 64-bit patterns disappear.
+    # Shifting by one first clears the sign bit of 64-bit patterns.
     rest = ((pattern >> 1) & (2**63 - 1)) >> (amount - 1).clamp(0, 63)
     shifted = torch.where(amount == 0, pattern, rest)
     return torch.where((amount < 0) | (amount >= bits), 0, shifted).to(a.dtype)
@@ -267,8 +264,8 @@ def _row(
     absorbing: Number | None = None,
     ulps: int = 8,
 ) -> Op:
-    """`accepts` by first letters: bool, int, float, complex; `facts` by name. Default spelling:
-    tf::name(..).
+    """An `Op`. `accepts` lists first letters: bool, int, float, complex; `facts` names. Default
+    spelling: tf::name(..).
     """
     places = ", ".join(f"{{{k}}}" for k in range(arity))
     return Op(
@@ -312,7 +309,7 @@ _ROWS = (
     _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8, facts="ieee"),
     _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
     _row("lerp", 3, Rule.PROMOTE, "fc", torch.lerp, 5),
-    # Rounding, sign and bounds. NaN goes through all of them, except that its sign is 0.
+    # Rounding, sign and bounds. All propagate NaN, except sign, which gives 0.
     _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1, facts="ieee exact no_negative_zero"),
     _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3, facts="ieee exact"),
     _row("ceil", 1, Rule.KEEP, "if", torch.ceil, 1, facts="ieee exact"),

@@ -1,17 +1,17 @@
-"""The one table of random numbers: how words of Philox become numbers of a distribution.
+"""The table of random distributions: functions from Philox words to random numbers.
 
 Element n of a tensor, counted in logical order, belongs to call n // k of the generator and is its
 (n % k)-th number, where k = 4, or 2 for Double: the call's subsequence is n // k, its key the seed,
-its counter the offset. So a number is a function of (seed, offset, n) and nothing else; wherever it
-is computed, and how often, it is the same. This is nvFuser's convention, and therefore Thunder's
+its counter the offset. So a number is a function of (seed, offset, n) alone, and is the same
+wherever and however often it is computed. This is nvFuser's convention, and therefore Thunder's
 `uniform_philox`. Numbers that nvFuser gives outside of a distribution's range differ: its uniform
 Float may round to the upper bound, and its normal is infinite once in 2^25.
 
-bernoulli is a uniform number of 32 bits that was compared with a constant (passes/random_masks.py):
-it asks whether the element's word is one of some neighbours.
+bernoulli is a 32-bit uniform number compared with a constant (passes/random_masks.py): it tests
+whether the element's word is in a contiguous range.
 
 uniform has the same bits on every target and in `reference`. The last bits of normal are those of
-the logarithm and the sine at hand.
+the target's logarithm and sine.
 """
 
 from __future__ import annotations
@@ -29,41 +29,42 @@ from thunder_fuser.ir import philox
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 
 DTYPES = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16)
-"""Of the numbers that are drawn."""
+"""Dtypes of random numbers."""
 
 WORDS = 2**32
-"""How many words there are for an element, but for those of Double."""
+"""Number of possible 32-bit words per element (Double uses 64 bits)."""
 
 
 def standard_dtype(dtype: DataType) -> DataType:
-    """The type of a standard number, and of a distribution's parameters: the type that computes for
-    the numbers' own, and words for a mask.
+    """The type of standard numbers and of a distribution's parameters: the compute dtype of the
+    numbers' own; UInt32 words for a mask.
     """
     return DataType.UInt32 if dtype is DataType.Bool else compute_dtype(dtype)
 
 
 def numbers_per_call(dtype: DataType) -> int:
-    """Numbers that one call of the generator is good for."""
+    """Numbers obtained from one call of the generator."""
     return 2 if dtype is DataType.Double else 4
 
 
 Reference = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, DataType], torch.Tensor]
-"""(words, a, b, dtype): numbers before rounding. `words` has a dimension of calls, one of the
-elements of a call, and one of the words of an element; a and b choose the precision."""
+"""(words, a, b, dtype) -> numbers before rounding. `words` is [calls, elements per call, words per
+element]; the dtypes of a and b choose the precision.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One row.
+    """One distribution.
 
-    parameters  names of the two numbers that choose from the family of distributions
-    reference   the distribution on Philox words
+    parameters  names of the distribution's two parameters
+    reference   the distribution as a function of Philox words
     cost        arithmetic per element, in units of one fp32 instruction; Philox included
-    standard    C++ template that fills an array with the numbers of some calls
+    standard    C++ template that fills an array with the standard numbers of some calls
     spelling    C++ over {ctype}, {number} (a standard one) and the parameters {0} and {1}; gives a
                 value that is rounded already
     reproducible  the same bits on every target and in `reference`
-    dtypes      what is drawn
+    dtypes      dtypes that can be drawn
     """
 
     name: str
@@ -76,7 +77,7 @@ class Distribution:
     dtypes: tuple[DataType, ...] = DTYPES
 
     def check(self, dtype: DataType) -> None:
-        """FuserTypeError for a dtype that is not drawn."""
+        """FuserTypeError for a dtype that cannot be drawn."""
         if dtype not in self.dtypes:
             known = ", ".join(d.name for d in self.dtypes)
             raise FuserTypeError(f"{self.name}: expected one of {known}, got {dtype.name}")
@@ -89,7 +90,7 @@ class Distribution:
         count: int,
         dtype: DataType,
     ) -> torch.Tensor:
-        """The first `count` numbers, not rounded to a storage dtype that is narrower than fp32."""
+        """The first `count` numbers, not rounded to storage dtypes narrower than fp32."""
         k = numbers_per_call(dtype)
         calls = torch.arange(-(-count // k), device=seed.device)
         words = philox.words(seed, calls, offset).reshape(-1, k, philox.WORDS // k)
@@ -97,7 +98,7 @@ class Distribution:
 
 
 def _unit(words: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """In (0, 1], in the type that computes."""
+    """Uniform numbers in (0, 1], in the compute dtype."""
     if dtype is DataType.Double:
         z = words[..., 0] ^ (words[..., 1] << 21)
         return z.to(torch.float64) * 2**-53 + 2**-54
@@ -107,7 +108,7 @@ def _unit(words: torch.Tensor, dtype: DataType) -> torch.Tensor:
 def _uniform(
     words: torch.Tensor, low: torch.Tensor, high: torch.Tensor, dtype: DataType
 ) -> torch.Tensor:
-    """Rounded at once, whatever the precision: what is rounded to `high` becomes `low`."""
+    """Rounded to `dtype` at once, in any precision; a value that rounds to `high` becomes `low`."""
     wide, stored = compute_dtype(dtype).torch, dtype.torch
     first, last = low.to(wide), high.to(wide)
     u = _unit(words, dtype)
@@ -119,7 +120,7 @@ def _uniform(
 def _normal(
     words: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, dtype: DataType
 ) -> torch.Tensor:
-    """Box and Muller: neighbours share radius and angle, and are its sine and its cosine."""
+    """Box-Muller: two adjacent elements share radius and angle, by its sine and its cosine."""
     pairs = words.unflatten(1, (words.shape[1] // 2, 2))
     u, v = (_unit(pairs[:, :, n], dtype) for n in range(2))
     turn = torch.where(v < 1, v, 0.0) * v.new_tensor(2 * math.pi)
@@ -132,12 +133,12 @@ def _normal(
 def _bernoulli(
     words: torch.Tensor, first: torch.Tensor, count: torch.Tensor, dtype: DataType
 ) -> torch.Tensor:
-    """Whether the word is one of `count` neighbours; behind the last word comes the first."""
+    """True if the word is in first..first + count - 1, modulo 2^32."""
     return (words[..., 0] - first) % WORDS < count
 
 
 def fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """a * b + c, rounded once (in Double as good as always)."""
+    """Fused multiply-add a * b + c, rounded once (for Double, except in rare cases)."""
     if a.dtype is torch.float32:
         product, error = a.double() * b.double(), a.new_zeros((), dtype=torch.float64)
     else:
@@ -149,7 +150,7 @@ def fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     error = error + ((product - (total - part)) + (c - part))
     if a.dtype is torch.float64:
         return total + error
-    # Rounded to odd, a sum in float64 still knows on which side of a tie of float32 it is.
+    # A float64 sum rounded to odd remains on the right side of a tie of float32.
     bits = total.view(torch.int64) - ((error > 0) != (total > 0)).to(torch.int64)
     return torch.where(error == 0, total, (bits | 1).view(torch.float64)).float()
 
@@ -181,7 +182,7 @@ TABLE: Mapping[str, Distribution] = MappingProxyType({row.name: row for row in _
 
 
 def lookup(name: str) -> Distribution:
-    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    """The row of that name; FuserValueError with the nearest names if there is none."""
     found = TABLE.get(name)
     if found is None:
         near = difflib.get_close_matches(name, TABLE, n=3)

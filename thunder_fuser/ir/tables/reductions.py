@@ -1,11 +1,11 @@
-"""The one table of reductions: what folds, in which type, from which first value, and how in C++.
+"""The table of reductions: operator, accumulation dtype, identity, and C++ spelling.
 
-Most accumulate one number. What they carry along is a column of the table, so that a reduction may
-remember more of its elements: where the largest was, for one.
+Most accumulate one value. The accumulator's type is a column of the table, so that a reduction may
+carry more state: the position of the largest element, for one.
 
-A reduction converts its elements to the type that it accumulates in, folds them in a fixed order,
-and rounds the result once. 16- and 8-bit floats accumulate in fp32, fp64 in itself, integers and
-bools in int64 (sums and products) or in their own type.
+A reduction converts its elements to the accumulation dtype, reduces them in a fixed order, and
+rounds the result once. 16- and 8-bit floats accumulate in fp32, fp64 in itself, integers and bools
+in int64 (sums and products) or in their own type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 
 
 class Rule(enum.Enum):
-    """How the types follow from the input's dtype."""
+    """Type rule: accumulation and result type from the input's dtype."""
 
     SUM = "integers and bools become Int, in the result too"
     KEEP = "the input's dtype"
@@ -33,7 +33,7 @@ class Rule(enum.Enum):
 
 
 class Copies(enum.Enum):
-    """What n equal elements fold to."""
+    """Reduction of n equal elements."""
 
     SAME = "the element itself"
     MULTIPLE = "n times the element"
@@ -43,17 +43,17 @@ class Copies(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """What a fold carries along, in C++. Placeholders: {T} is the type that elements are converted
-    to and {P} the one that counts them, {op} the row's functor.
+    """The accumulator of a reduction, in C++. Placeholders: {T} is the type that elements are
+    converted to, {P} the type of positions, {op} the row's functor.
 
     ctype   its type: trivially copyable, a multiple of 4 bytes
-    words   how many members it has, all as wide as the widest of them
-    start   before the first element; {identity} is the row's
-    take    {value} with one more {element}, whose {position} is that among those that are folded
-    finish  the value of the result, from {value}
+    words   number of its members, all as wide as the widest of them
+    start   initial value; {identity} is the row's
+    take    {value} updated with one more {element}, whose {position} is that in the reduction
+    finish  the result, from {value}
     vector  `take` for the first {present} of an array of {elements}, where there is such a function
-    pads    the row's identity, as an element, changes nothing: it can stand for what is not there
-    commutes  two of them meet with the same bits whichever comes first
+    pads    True if taking the row's identity as an element changes nothing: it can pad a tile
+    commutes  True if combining two gives the same bits in either order
     """
 
     ctype: str
@@ -71,7 +71,7 @@ class Accumulator:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is what the result is: what one element folds to is that element."""
+        """True if the accumulator is a single value: one element reduces to itself."""
         return self.words == 1
 
 
@@ -107,14 +107,14 @@ EXPONENTIALS = Accumulator(
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One row.
+    """One reduction.
 
     functor      C++ operator type of csrc_templates/accumulators.cuh
-    identity     the value that folding starts from, given the type it is folded in
+    identity     initial value, given the accumulation dtype
     reference    the reduction in torch, on a tensor of that type, over some dimensions
-    of_empty     whether folding nothing has a value (the identity)
-    accumulator  what is carried from element to element
-    copies       what equal elements fold to; of positions and structs nothing is said
+    of_empty     True if the reduction of no elements has a value (the identity)
+    accumulator  state carried from element to element
+    copies       reduction of equal elements; undefined for positions and structs
     """
 
     name: str
@@ -129,12 +129,12 @@ class Reduction:
 
     @property
     def selects(self) -> bool:
-        """Whether a result is an element, its place, or bits of them: nothing is rounded."""
+        """True if a result is an element, its position, or bits of elements: nothing is rounded."""
         bare = self.accumulator.is_number and self.rule in (Rule.KEEP, Rule.BOOL)
         return bare or self.accumulator is PLACED
 
     def check(self, dtype: DataType) -> None:
-        """FuserTypeError where the row refuses the input's dtype."""
+        """FuserTypeError for an unsupported dtype of the input."""
         if dtype.category not in self.accepts:
             accepted = ", ".join(c.name.lower() for c in sorted(self.accepts))
             raise FuserTypeError(
@@ -142,7 +142,7 @@ class Reduction:
             )
 
     def result_dtype(self, dtype: DataType) -> DataType:
-        """Type of the result where the user asks for none."""
+        """Type of the result by default."""
         self.check(dtype)
         match self.rule:
             case Rule.SUM:
@@ -156,15 +156,15 @@ class Reduction:
 
     @property
     def takes_dtype(self) -> bool:
-        """Whether users may ask for a dtype of the result; the others' follows from the input."""
+        """True if the result's dtype can be chosen; else it follows from the input."""
         return self.rule is Rule.SUM
 
     def accumulate_dtype(self, element: DataType, result: DataType) -> DataType:
-        """The type that elements are converted to and folded in."""
+        """The type that elements are converted to and reduced in."""
         return compute_dtype(element if self.rule is Rule.POSITION else result)
 
     def folded_dtype(self, accumulate: DataType) -> DataType:
-        """The type of what folding leaves, before it is rounded to the result's."""
+        """The type of the reduced value, before it is rounded to the result's."""
         return DataType.Int if self.rule is Rule.POSITION else accumulate
 
 
@@ -187,7 +187,7 @@ def _product(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 def _xor_sum(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """The number of set bits at each place, modulo 2."""
+    """Bitwise XOR: the number of set bits at each place, modulo 2."""
     if not dims:
         return x
     places = range(1 if x.dtype is torch.bool else 8 * x.dtype.itemsize)
@@ -199,7 +199,7 @@ def _xor_sum(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 def _position(
     fold: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
-    """A position in one dimension as one in several of them, flattened in order."""
+    """An argmax or argmin over several dimensions, as one over their flattened product."""
 
     def reference(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
         kept = [k for k in range(x.dim()) if k not in dims]
@@ -217,7 +217,7 @@ _ROWS = (
         Rule.SUM,
         frozenset(Category),
         "tf::Sum",
-        # What -0.0 + x is, is x: no instruction. 0.0 + x may have another sign.
+        # -0.0 + x is x, and needs no instruction; 0.0 + x may have another sign.
         lambda dtype: -0.0 if dtype.is_floating else 0,
         lambda x, dims: torch.sum(x, tuple(dims), dtype=x.dtype) if dims else x,
         accumulator=SUM,
@@ -335,13 +335,13 @@ _ONE_PASS_ROWS = (
 )
 
 ONE_PASS: Mapping[str, Reduction] = MappingProxyType({row.name: row for row in _ONE_PASS_ROWS})
-"""Those that a kernel may do in the place of two, one of which waits for the other
-(`lower/online_reductions.py`). Fusions have none of them.
+"""One-pass reductions that a kernel may use in place of two dependent ones
+(`lower/online_reductions.py`). Fusions do not contain them.
 """
 
 
 def lookup(name: str) -> Reduction:
-    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    """The row of that name; FuserValueError with the nearest names if there is none."""
     found = TABLE.get(name) or ONE_PASS.get(name)
     if found is None:
         near = difflib.get_close_matches(name, TABLE, n=3)

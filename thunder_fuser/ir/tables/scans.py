@@ -1,7 +1,7 @@
-"""The one table of scans: folds along a dimension of which every partial result is kept.
+"""The table of scans: reductions along a dimension of which every partial result is kept.
 
-What folds, in which type and by which operator in C++ is a row of the table of reductions: a scan's
-last element is that reduction of its row. Elements, accumulation and rounding are the reduction's.
+Operator, accumulation dtype, rounding and C++ spelling are those of a row of the table of
+reductions: a scan's last element is that reduction of its row.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from thunder_fuser.ir.tables.reductions import Reduction
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One row.
+    """One scan.
 
-    fold       the reduction, by name, of each element and those before it
-    pair       the pointwise operation that folds two numbers
-    reference  the scan in torch, of a tensor of the type that accumulates, along a dimension
+    fold       name of the reduction of each element and those before it
+    pair       the pointwise operation that combines two values
+    reference  the scan in torch, of a tensor of the accumulation dtype, along a dimension
     """
 
     name: str
@@ -37,7 +37,7 @@ class Scan:
         return reductions.lookup(self.fold)
 
     def check(self, dtype: DataType, result: DataType | None) -> None:
-        """FuserTypeError where the row refuses the input's dtype, or what is asked for."""
+        """FuserTypeError for an unsupported dtype of the input or of the result."""
         self.reduction.check(dtype)
         if not self.reduction.takes_dtype and result not in (None, dtype):
             raise FuserTypeError(f"{self.name} takes no dtype, its result has one; cast that")
@@ -45,7 +45,7 @@ class Scan:
             raise FuserTypeError(f"{self.name} has no result of dtype Bool; ask for an integer's")
 
     def result_dtype(self, dtype: DataType) -> DataType:
-        """Type of the result where the user asks for none."""
+        """Type of the result by default."""
         return self.reduction.result_dtype(dtype)
 
     def accumulate_dtype(self, element: DataType, result: DataType) -> DataType:
@@ -56,7 +56,7 @@ class Scan:
 def _values(
     scan: Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]],
 ) -> Callable[[torch.Tensor, int], torch.Tensor]:
-    """Torch's scan for an extreme without the places where it is, also of no elements."""
+    """torch.cummax or cummin without the indices, also of empty tensors."""
     return lambda x, dim: scan(x, dim)[0] if x.numel() else x
 
 
@@ -72,7 +72,7 @@ TABLE: Mapping[str, Scan] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def lookup(name: str) -> Scan:
-    """The row of that name; FuserValueError where there is none."""
+    """The row of that name; FuserValueError if there is none."""
     if name not in TABLE:
         raise FuserValueError(f"there is no scan {name!r}; there are {', '.join(TABLE)}")
     return TABLE[name]

@@ -1,6 +1,9 @@
 """The torch calls behind opaque operations, with nvFuser's names and parameters where it has them.
 
-Parameters annotated as tensors are operands; a call without one of the optional ones has None.
+Parameters annotated as tensors are operands; omitted optional ones are None. Unless stated, the
+operands of matrix products, attention and convolutions have one floating or complex dtype, which is
+the result's, and index tensors are Int or Int32; other dtypes are a FuserTypeError, sizes that do
+not match a FuserValueError.
 """
 
 from __future__ import annotations
@@ -18,30 +21,36 @@ _aten = torch.ops.aten
 
 
 def linear(arg1: Tensor, arg2: Tensor, bias: Tensor | None = None) -> Tensor:
-    """arg1 @ arg2.T + bias: rows of `arg1` with those of the weight `arg2`."""
+    """arg1 @ arg2.T + bias: [.., k], weight [n, k] or [k], bias [n] -> [.., n] or [..]."""
     return functional.linear(arg1, arg2, bias)
 
 
 def matmul(arg1: Tensor, arg2: Tensor) -> Tensor:
-    """torch.matmul: products of matrices, whose other dimensions broadcast to each other."""
+    """torch.matmul: [.., n, k] @ [.., k, m] -> [.., n, m]; batch dimensions broadcast.
+
+    A one-dimensional operand is a row on the left, a column on the right, and is removed.
+    """
     return torch.matmul(arg1, arg2)
 
 
 def bmm(batch1: Tensor, batch2: Tensor) -> Tensor:
-    """Products of as many pairs of matrices."""
+    """Batched matrix product: [b, n, k] @ [b, k, m] -> [b, n, m]."""
     return torch.bmm(batch1, batch2)
 
 
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1.0, alpha: float = 1.0
 ) -> Tensor:
-    """beta * input + alpha * (batch1 @ batch2)."""
+    """beta * input + alpha * (batch1 @ batch2), of sizes [b, n, m], to which `input` broadcasts."""
     return torch.baddbmm(input, batch1, batch2, beta=beta, alpha=alpha)
 
 
 def grouped_mm(mat1: Tensor, mat2: Tensor, offsets: Tensor) -> Tensor:
-    """A product for each group: `offsets` are where groups end, among the rows of `mat1`, the
-    columns of `mat2`, or, where both are matrices, among what is summed up.
+    """Grouped matrix product. `offsets`, of size [g], are the ends of the groups.
+
+    [n, k] @ [g, k, m] -> [n, m]   groups of rows of `mat1`
+    [g, n, k] @ [k, m] -> [n, m]   groups of columns of `mat2`
+    [n, k] @ [k, m] -> [g, n, m]   groups of the summed dimension
     """
     if mat1.dtype is torch.bfloat16 and mat1.is_cuda:
         return torch._grouped_mm(mat1, mat2, offsets.to(torch.int32))
@@ -49,7 +58,7 @@ def grouped_mm(mat1: Tensor, mat2: Tensor, offsets: Tensor) -> Tensor:
 
 
 def product_of_groups(mat1: Tensor, mat2: Tensor, offsets: Tensor) -> Tensor:
-    """grouped_mm, one product after the other."""
+    """grouped_mm as one product per group."""
     ends = [int(end) for end in offsets.tolist()]
     spans = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
     if mat1.dim() == mat2.dim():
@@ -72,7 +81,9 @@ def scaled_mm(
     bias: Tensor | None = None,
     dtype: DataType = DataType.BFloat16,
 ) -> Tensor:
-    """(mat1 * scale1) @ (mat2 * scale2) + bias of 8-bit floats, rounded to `dtype`."""
+    """(mat1 * scale1) @ (mat2 * scale2) + bias of 8-bit floats: [n, k] @ [k, m] -> [n, m], rounded
+    to `dtype`.
+    """
     return torch._scaled_mm(mat1, mat2, scale1, scale2, bias=bias, out_dtype=dtype.torch)
 
 
@@ -84,7 +95,7 @@ def product_of_scaled(
     bias: Tensor | None = None,
     dtype: DataType = DataType.BFloat16,
 ) -> Tensor:
-    """scaled_mm in the dtype that is given."""
+    """scaled_mm as a product in the operands' own dtype."""
     found = (mat1 * scale1) @ (mat2 * scale2)
     return found if bias is None else found + bias
 
@@ -97,8 +108,12 @@ def sdpfa_fwd(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """Scaled dot product attention of [batch, heads, rows, columns], by flash attention: the
-    output, the logarithm of its denominators, and the state of the generator that dropout had.
+    """Flash attention, softmax(query @ key.T * scale) @ value, of [batch, heads, rows, columns].
+
+    Results: output, of query's rows and value's columns; logsumexp [batch, heads, rows], Float
+    (Double for Double); philox_seed [2] and philox_offset [], UInt64, the RNG state of dropout.
+    `scale` defaults to 1 / sqrt(columns). FuserValueError for dropout on a CPU, when it is
+    executed.
     """
     if query.is_cuda:
         found = _aten._scaled_dot_product_flash_attention(
@@ -126,7 +141,7 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """sdpfa_fwd, as products and a softmax."""
+    """sdpfa_fwd as matrix products and a softmax; FuserTypeError for dropout."""
     if dropout_p:
         raise FuserTypeError("sdpfa_fwd with dropout: no reference draws the same numbers")
     scores = _scores(query, key, is_causal, scale)
@@ -155,7 +170,7 @@ def sdpfa_bwd(
     philox_offset: Tensor,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """The gradients of sdpfa_fwd for query, key and value."""
+    """The gradients of sdpfa_fwd for query, key and value, with their sizes and dtypes."""
     shared = (grad_output, query, key, value, output, logsumexp)
     found: tuple[Tensor, ...]
     if query.is_cuda:
@@ -183,7 +198,7 @@ def attention_gradient(
     philox_offset: Tensor,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """sdpfa_bwd, from the probabilities."""
+    """sdpfa_bwd, recomputed from the probabilities."""
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     chances = (_scores(query, key, is_causal, scale) - logsumexp.unsqueeze(-1)).exp()
     change = grad_output @ value.mT
@@ -202,8 +217,10 @@ def convolution(
     output_padding: tuple[int, ...] = (0,),
     groups: int = 1,
 ) -> Tensor:
-    """torch.convolution: of [batch, channels, ..], or its transpose; one number stands for all
-    dimensions.
+    """torch.convolution of [batch, channels, ..] with 1 to 3 spatial dimensions, or its transpose.
+
+    The weight is [out, in / groups, ..], transposed [in, out / groups, ..], the bias [out]. One
+    value of stride, padding, dilation or output_padding stands for all dimensions.
     """
     dims = input.dim() - 2
     steps, pads, dilations, more = (
@@ -214,36 +231,41 @@ def convolution(
 
 
 def scatter(arg: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
-    """`arg` with the elements of `src` along `dim` where `index` says; of several the last counts,
-    or any.
+    """`arg` with the elements of `src`, or a scalar, written along `dim` at the positions in
+    `index`.
+
+    Sizes and dtype are those of `arg`, the dtype of `src` too. With repeated positions the last
+    write counts, or any.
     """
     return torch.scatter(arg, dim, index.to(torch.int64), src)
 
 
 def scatter_add(arg: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
-    """`arg`, with the elements of `src` added along `dim` where `index` says."""
+    """`arg` with the elements of `src` added along `dim` at the positions in `index`; `src` has the
+    dtype of `arg`.
+    """
     return torch.scatter_add(arg, dim, index.to(torch.int64), src)
 
 
 def index_add(arg: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
-    """`arg`, with the slices of `src` along `dim` added to those that `index` names."""
+    """`arg` with slice k of `src` along `dim` added to slice index[k], for each k."""
     return torch.index_add(arg, dim, index, src)
 
 
 def index_copy(arg: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
-    """`arg`, with the slices of `src` along `dim` in the place of those that `index` names."""
+    """`arg` with slice k of `src` along `dim` written to slice index[k], for each k."""
     return torch.index_copy(arg, dim, index.to(torch.int64), src)
 
 
 def index_put_accumulate(acc: Tensor, index: Tensor, value: Tensor) -> Tensor:
-    """`acc`, with slices of `value` added to those that `index` names of the first dimension."""
+    """`acc` with the slices of `value` added at positions `index` of the first dimension."""
     return torch.index_put(acc, [index.to(torch.int64)], value, accumulate=True)
 
 
 def embedding_backward(
     grad: Tensor, index: Tensor, rows: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
 ) -> Tensor:
-    """The gradient of a table of so many rows, from that of the rows that `index` named."""
+    """Gradient of an embedding table, [rows, columns], from `grad`, [*index sizes, columns]."""
     return torch.ops.aten.embedding_dense_backward(
         grad, index, rows, padding_idx, scale_grad_by_freq
     )
@@ -252,17 +274,21 @@ def embedding_backward(
 def sort(
     arg: Tensor, dim: int = -1, descending: bool = False, stable: bool = True
 ) -> tuple[Tensor, ...]:
-    """Elements in order along `dim`, and where they were."""
+    """(sorted elements, their positions in `arg` as Int), sorted along `dim`."""
     return tuple(torch.sort(arg, dim=dim, descending=descending, stable=stable))
 
 
 def argsort(arg: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """Where the elements of the sorted tensor are."""
+    """Positions in `arg`, as Int, of the elements sorted along `dim`."""
     return torch.argsort(arg, dim=dim, descending=descending, stable=stable)
 
 
 def topk(
     arg: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = False
 ) -> tuple[Tensor, ...]:
-    """The k largest elements along `dim`, or the smallest, and where they are."""
+    """(the k largest or smallest elements along `dim`, their positions as Int).
+
+    Sizes are those of `arg` with k along `dim`; in order only if `sorted`. FuserValueError for k
+    above the size.
+    """
     return tuple(torch.topk(arg, k, dim, largest, sorted))

@@ -1,1 +1,1 @@
-"""What passes know of values: one number everywhere, no negative zero, exact conversions."""
+"""Facts about values for passes: uniform values, absence of -0.0, exact conversions."""

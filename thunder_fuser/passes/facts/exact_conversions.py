@@ -1,4 +1,4 @@
-"""Which types hold all values of which others: the question behind every cast that may go."""
+"""Exactness of conversions between dtypes: the condition for removing casts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from thunder_fuser.ir.dtypes import DataType
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:
-    """Whether every value of `narrow` is a value of `wide`."""
+    """True if every value of `narrow` is exactly a value of `wide`."""
     if wide is narrow or narrow is DataType.Bool:
         return True
     if wide.category < narrow.category or wide is DataType.Bool:

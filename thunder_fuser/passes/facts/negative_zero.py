@@ -1,4 +1,4 @@
-"""Which values cannot be -0.0: those to which adding 0.0 changes nothing."""
+"""Values that cannot be -0.0: those that adding 0.0 does not change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from thunder_fuser.passes.facts.uniform_values import Uniform, is_negative_zero
 
 
 class PositiveZeros:
-    """Real floats without -0.0; `learn` must see the expressions in order."""
+    """Set of values without -0.0; `learn` must be called with the expressions in order."""
 
     def __init__(self, uniform: Uniform) -> None:
         self._uniform = uniform

@@ -1,7 +1,7 @@
-"""Which tensors hold one known number everywhere, found by computing with single elements.
+"""Tensors of one known value in all elements, found by evaluating single elements.
 
-A `full` does, and so does whatever is computed from such tensors and constants. The reference
-evaluator computes, so the number is the one that the fusion itself would get.
+A `full` is one, and so is any result computed from such tensors and constants. The reference
+evaluator computes the value, so it is the one that the fusion itself would get.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from thunder_fuser.passes.rewrite import Precision
 
 
 class Uniform:
-    """The known numbers of a fusion's values; `learn` must see the expressions in order."""
+    """Known uniform values of a fusion; `learn` must be called with the expressions in order."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
@@ -47,18 +47,18 @@ class Uniform:
         return value in self._evaluator.values or (isinstance(value, Scalar) and value.is_constant)
 
     def number(self, value: Val) -> Number:
-        """The number that a uniform value holds, as rounded to its dtype."""
+        """The value of a uniform tensor, as rounded to its dtype."""
         stored = self._evaluator.from_carrier(self._evaluator[value], value.dtype)
         found: Number = stored.item()
         return found
 
     def is_operand(self, expr: PointwiseOp, place: int, number: Number) -> bool:
-        """Whether the uniform operand there, as its operation sees it, is exactly this number."""
+        """True if that uniform operand, converted as by its operation, is this number bitwise."""
         seen, dtype = self._seen(expr, place)
         return _same_bits(seen, self._evaluator.constant(number, dtype))
 
     def passed_on(self, expr: PointwiseOp, place: int) -> Number:
-        """The number that the operation returns if it returns that uniform operand."""
+        """The result of the operation if it returns that uniform operand."""
         seen, dtype = self._seen(expr, place)
         evaluator = self._evaluator
         returned = evaluator.convert(seen, dtype, expr.output.dtype)
@@ -71,7 +71,7 @@ class Uniform:
         return self._evaluator.convert(self._evaluator[value], value.dtype, dtype), dtype
 
     def learn(self, expr: Expr) -> bool:
-        """Whether the expression's output is a tensor of one number, which then is known."""
+        """Record the expression's output if it is uniform; True if so."""
         out = expr.output
         if not isinstance(out, TensorView) or not self._is_uniform(expr):
             return False
@@ -91,7 +91,7 @@ class Uniform:
                     v in self and _same_bits(self._evaluator[v], self._evaluator[first])
                     for v in expr.inputs
                 )
-            # A cut is what the user asked for: nothing is known behind it.
+            # A cut is what the user asked for: nothing is known of its result.
             case CutOp():
                 return False
             case FullOp():
@@ -101,7 +101,7 @@ class Uniform:
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:
-        """Whether computing one element here gives what a kernel, or torch's vector loop, gives."""
+        """True if one element evaluated here has the bits of a kernel's and torch's result."""
         source, result = expr.inputs[0].dtype, expr.output.dtype
         if expr.op == "cast" and result.is_integral and source.category > Category.INT:
             return self._fits(expr)
@@ -110,7 +110,7 @@ class Uniform:
         return is_ieee(expr)
 
     def _fits(self, expr: PointwiseOp) -> bool:
-        """Outside the integer's range a conversion gives whatever its instruction makes of it."""
+        """Out of the integer's range, a conversion's result depends on the instruction."""
         number = self.number(expr.inputs[0])
         if isinstance(number, complex) or not math.isfinite(number):
             return False
