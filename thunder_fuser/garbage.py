@@ -8,6 +8,7 @@ for a program of thousands of operations.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,19 @@ from contextlib import contextmanager
 _lock = threading.Lock()
 _depth = 0
 _was_enabled = False
+
+
+def _after_fork_in_child() -> None:
+    """A child has only the thread that forked: whoever else paused the collector is not there."""
+    global _lock, _depth
+    _lock = threading.Lock()
+    if _depth:
+        _depth = 0
+        if _was_enabled:
+            gc.enable()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @contextmanager
@@ -33,6 +47,7 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _depth -= 1
+            # 0 in a child that was forked inside of the block.
+            _depth = max(_depth - 1, 0)
             if not _depth and _was_enabled:
                 gc.enable()

@@ -24,6 +24,8 @@ from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, InternalError, LimitError, Refusal, TargetError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.frontends.thunder import fusions
+from thunder_fuser.frontends.thunder.compiled import last_traces
+from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime import fallback
 from thunder_fuser.runtime.executable import Executable
@@ -312,6 +314,35 @@ def test_what_torch_would_fail_at_too_is_raised(error: type[Exception]) -> None:
     assert not fallback.is_replaceable(error())
     with failing(lambda k: True, error), pytest.raises(error, match="planted"):
         three_kernels().execute([torch.randn(6, 8)])
+
+
+def test_a_cpu_without_memory_is_no_fault_of_a_kernel() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert not fallback.is_replaceable(caught.value)  # type: ignore[arg-type]
+
+
+def test_what_is_updated_already_is_not_updated_again() -> None:
+    """A call that fails behind its first kernel raises; torch would begin it anew."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.softmax(y @ y, -1)
+
+    compiled = jit(program)
+    compiled(torch.zeros(64), torch.randn(8, 8))
+
+    def fails(*_: object) -> object:
+        raise RuntimeError("planted")
+
+    symbols = last_traces(compiled)[-1].bound_symbols
+    (fusion,) = (call for call in map(call_of, symbols) if call is not None)
+    (executable,) = fusion.compiled.executables
+    executable._steps = (*executable._steps, fails)
+    x = torch.zeros(64)
+    with options(strict=False), pytest.raises(RuntimeError, match="planted"):
+        compiled(x, torch.randn(8, 8))
+    assert torch.equal(x, torch.ones(64))
 
 
 def test_an_index_that_does_not_exist_is_named_as_in_the_program() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 
 from benchmarks.growing import cost
@@ -60,3 +61,16 @@ def test_what_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_it_is_on_in_a_child_forked_while_it_was_paused() -> None:
+    """Whoever paused it is not in the child."""
+    with uncollected():
+        child = os.fork()
+        if not child:
+            with uncollected():
+                paused = not gc.isenabled()
+            os._exit(0 if paused and gc.isenabled() else 1)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert gc.isenabled()

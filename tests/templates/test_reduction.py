@@ -464,7 +464,7 @@ def test_lanes_of_totals_are_neighbours_of_other_threads_lanes(
     owning = [
         segment
         for segment in plan.segments
-        if segment.kernels and any(t.is_of_columns for t in schedule(segment, H200).totals)
+        if segment.kernels and any(t.is_of_columns for t in schedule(segment, H200).grid_reductions)
     ]
     assert owning
     for segment in owning:

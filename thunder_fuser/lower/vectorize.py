@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form, provable, restrict
@@ -41,6 +41,8 @@ _WORDS = frozenset({DataType.BFloat16, DataType.Half, DataType.Float})
 Disjunction = tuple[Conjunction, ...]
 """Predicate that holds where any of its conjunctions holds; `((),)` holds everywhere."""
 ALWAYS: Disjunction = ((),)
+_MAX_CONDITIONS = 3
+"""Uniform conditions of overlapping loads, beyond which these are gathered: 8 combinations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +188,12 @@ def _plan(
             table = variants.setdefault(outer, {})
             for k in active:
                 table[k] = address[k]
+    cells = _exclusive_cells(variants)
+    if cells is None:
+        return _gather(group, needed, lanes)
     itemsize = group[0].dtype.itemsize
     planned: dict[tuple[VectorAccess, ...], list[Conjunction]] = {}
-    for outer, table in variants.items():
+    for outer, table in cells.items():
         windows = filled_windows(table, lanes.vector, itemsize, memory.alignment)
         if memory.anywhere and (windows is None or len(windows) > 1):
             windows = run_of_lanes(table, lanes.vector) or windows
@@ -205,6 +210,34 @@ def _plan(
         # A single lane is trivially uniform: it is a scalar unless the next vector reads elsewhere.
         uniform = uniform and not any(lanes.walks(load.address) for load in group)
     return RegisterArray(tuple(group), found, is_uniform=uniform)
+
+
+def _exclusive_cells(
+    variants: dict[Conjunction, dict[int, Form]],
+) -> dict[Conjunction, dict[int, Form]] | None:
+    """Return the variants with mutually exclusive conditions. Loads that exclude each other by lane
+    may overlap in what is uniform over the lanes; where they do, each combination of the conditions
+    is a variant, with the lanes of all that hold in it. None if there are too many conditions.
+    """
+    if all(exclusive((a,), (b,)) for a, b in combinations(variants, 2)):
+        return variants
+    tested: list[Condition] = []
+    for condition in dict.fromkeys(c for outer in variants for c in outer):
+        if -condition - 1 not in tested:
+            tested.append(condition)
+    if len(tested) > _MAX_CONDITIONS:
+        return None
+    cells: dict[Conjunction, dict[int, Form]] = {}
+    for cell in product(*((c, -c - 1) for c in tested)):
+        table: dict[int, Form] = {}
+        for outer, lanes_of_outer in variants.items():
+            if set(outer) <= set(cell):
+                for lane, address in lanes_of_outer.items():
+                    if table.setdefault(lane, address) is not address:
+                        return None
+        if table:
+            cells[cell] = table
+    return cells
 
 
 def _edges(

@@ -25,6 +25,7 @@ from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.executable_lru import now
+from thunder_fuser.runtime.fallback import keep_from_torch
 from thunder_fuser.runtime.guards import Guard, no_guard
 from thunder_fuser.runtime.host.pages import FRESH_BYTES
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
@@ -98,6 +99,11 @@ class Executable:
                 step(values)
         except FuserIndexError as error:
             raise self._located(error, step) from None
+        except Exception as error:
+            if self.plan.fusion.updates and step is not self._steps[0]:
+                # An input may be updated already: torch must not do it again.
+                keep_from_torch(error)
+            raise
         return [*self._returned(values)]
 
     def timed(self, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[tuple[int, float]]]:
@@ -182,10 +188,13 @@ class Executable:
                 found += self._launch(segment.index, launch, generated[segment.index])
             found += self._freed_after(segment)
         found += chain.from_iterable(under_way.values())
+        written: list[Slot] = []
         for update in self.plan.fusion.updates:
-            if not isinstance(self.plan.placement.get(update.value), Updates):
+            if isinstance(self.plan.placement.get(update.value), Updates):
+                written.append(self._slot(update.target))
+            else:
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
-        return tuple(found)
+        return (*found, steps.count_versions(written)) if written else tuple(found)
 
     def _allocate(self, tensor: TensorView) -> Step:
         strides = self.plan.placement.layouts[tensor].strides

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -34,9 +34,24 @@ _REPLACEABLE = (InternalError, CompileError, LimitError, LoadError, TargetError)
 """Errors that do not affect torch: bugs of ours, a missing compiler or driver, device limits."""
 
 
+_NO_MEMORY = "DefaultCPUAllocator"
+"""In the text of torch's RuntimeError for a CPU without memory, which has no class of its own."""
+_FINAL = "_thunder_fuser_is_final"
+"""Attribute of errors that were raised after a kernel may have updated an input."""
+
+
 def is_replaceable(error: Exception) -> bool:
     """True if torch can run the operations instead."""
-    return not isinstance(error, _EXPECTED) or isinstance(error, _REPLACEABLE)
+    if getattr(error, _FINAL, False):
+        return False
+    expected = isinstance(error, _EXPECTED) or _NO_MEMORY in str(error)
+    return not expected or isinstance(error, _REPLACEABLE)
+
+
+def keep_from_torch(error: Exception) -> None:
+    """Mark an error of a call that torch must not repeat: an input may be updated already."""
+    with suppress(AttributeError):  # of extensions' errors without a dictionary
+        setattr(error, _FINAL, True)
 
 
 class Failures:

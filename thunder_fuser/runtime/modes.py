@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 # Module-level aliases, because every call of a fusion uses them.
@@ -27,9 +28,16 @@ def is_transformed() -> bool:
     return _transform() is not None
 
 
+def is_forward_mode() -> bool:
+    """True inside of a `torch.autograd.forward_ad.dual_level`: tensors may have tangents."""
+    return forward_ad._current_level >= 0
+
+
 def wants_operations() -> bool:
-    """True if a transform, tracer or fake mode needs to see torch operations instead of kernels."""
-    if _transform() is not None or _is_tracing():
+    """True if a transform, forward-mode AD, a tracer or a fake mode needs to see torch operations
+    instead of kernels.
+    """
+    if is_transformed() or is_forward_mode() or _is_tracing():
         return True
     if _dispatch_modes():
         return any(torch._C._get_dispatch_mode(key) is not None for key in _KEYS)

@@ -292,6 +292,19 @@ def copy(target: Slot, value: Slot) -> Step:
     return step
 
 
+def count_versions(targets: Sequence[Slot]) -> Step:
+    """Increment the version counters of tensors that kernels have written, as torch's in-place
+    operations do: autograd raises if a backward needs what was overwritten.
+    """
+
+    def step(values: Values) -> None:
+        for target in targets:
+            if not values[target].is_inference():
+                torch.autograd.graph.increment_version(values[target])
+
+    return step
+
+
 def free(slot: Slot) -> Step:
     """Drop a tensor after its last reader was launched: the allocator may reuse its memory."""
 

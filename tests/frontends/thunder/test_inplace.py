@@ -669,3 +669,31 @@ def test_a_reshape_that_copies_does_so_before_the_update(program: Any, layout: s
     with interpreted():
         ours, theirs = ran(jit(program), [MEMORIES[layout]()]), ran(program, [MEMORIES[layout]()])
     assert not list(differences(ours, theirs))
+
+
+# ---- version counters
+
+
+def update(x: torch.Tensor) -> torch.Tensor:
+    return x.mul_(2).add_(1)
+
+
+def test_an_update_is_seen_by_autograd() -> None:
+    """A backward that needs what a kernel has overwritten raises, as after an update by torch."""
+    compiled, w = jit(update), torch.randn(8, requires_grad=True)
+    for function in (update, compiled):
+        buffer = torch.ones(8)
+        loss = (w * buffer).sum()
+        with torch.no_grad():
+            function(buffer)
+        assert buffer._version > 0
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    assert any(f.plan.fusion.updates for f in fusions(compiled))
+
+
+def test_an_update_of_an_inference_tensor() -> None:
+    with torch.inference_mode():
+        x = torch.ones(8)
+        jit(update)(x)
+        assert torch.equal(x, torch.full((8,), 3.0))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import thunder
 import torch
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
@@ -124,3 +125,14 @@ def test_compiling_shows_a_mode_nothing() -> None:
     with Calls() as first:
         fd.execute([x])
     assert {torch.tensor, torch.Tensor.item}.isdisjoint(first.seen)
+
+
+def test_tangents_of_forward_mode_go_through() -> None:
+    """Kernels know no tangents: torch's operations run instead."""
+    compiled = thunder.jit(lambda x: torch.sin(x) * 2, executors=[thunder_fuser.executor])
+    x, tangent = torch.randn(2, 16)
+    compiled(x)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(compiled(forward_ad.make_dual(x, tangent)))
+    torch.testing.assert_close(found.primal, torch.sin(x) * 2)
+    torch.testing.assert_close(found.tangent, 2 * torch.cos(x) * tangent)

@@ -28,7 +28,7 @@ from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
 from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure
-from thunder_fuser.runtime.modes import is_transformed, wants_operations
+from thunder_fuser.runtime.modes import is_forward_mode, is_transformed, wants_operations
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -168,7 +168,7 @@ class FusionCall:
 
     def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         # A torch.func transform differentiates through torch's operations.
-        transformed = is_transformed()
+        transformed = is_transformed() or is_forward_mode()
         with torch.no_grad() if not transformed else nullcontext():
             return evaluate(
                 with_seeds_in_memory(self.fusion, inputs),

@@ -130,12 +130,17 @@ class CudaLaunch:
         other kernels of the call may have written already.
         """
         device = _current_device()
-        prepared = self._threads.prepared.get(device) or self._prepare(device)
+        idle = self._threads.idle
+        # A signal handler that calls the same kernel meanwhile finds none, and makes its own.
+        prepared = idle.pop(device, None) or self._prepare(device)
         try:
-            prepared.arguments.pack(*args)
-        except UNFIT:
-            prepared.arguments.fill(args)
-        (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
+            try:
+                prepared.arguments.pack(*args)
+            except UNFIT:
+                prepared.arguments.fill(args)
+            (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
+        finally:
+            idle[device] = prepared
         if status:
             cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
         if torch._C._cuda_isCurrentStreamCapturing():
@@ -155,9 +160,7 @@ class CudaLaunch:
         rest = (arguments.address,) if kernel.cooperative else (arguments.address, 0)
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
         enqueue = functools.partial(launch, function, *geometry)
-        prepared = _Prepared(enqueue if 0 not in kernel.grid else _nothing, rest, arguments)
-        self._threads.prepared[device] = prepared
-        return prepared
+        return _Prepared(enqueue if 0 not in kernel.grid else _nothing, rest, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +178,10 @@ def _nothing(*_: object) -> tuple[int]:
 
 
 class _PerThread(threading.local):
+    """Thread-local launches, by device, that no launch of this thread is using."""
+
     def __init__(self) -> None:
-        self.prepared: dict[int, _Prepared] = {}
+        self.idle: dict[int, _Prepared] = {}
 
 
 @dataclass(slots=True)

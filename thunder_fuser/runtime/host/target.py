@@ -11,6 +11,7 @@ import ctypes
 import platform
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -125,14 +126,20 @@ class HostLaunch:
         Raises KernelError for divergent collectives and deadlock, which every launch detects, and
         FuserIndexError for an index in the data that is out of range.
         """
-        prepared = self._threads.prepared
+        threads = self._threads
+        prepared = threads.idle or threads.another()
+        # A signal handler that calls the same kernel meanwhile finds none, and makes its own.
+        threads.idle = None
         try:
-            prepared.arguments.pack(*args)
-        except UNFIT:
-            prepared.arguments.fill(args)
-        failure = self._run(prepared.address)
-        if failure:
-            raise prepared.error(failure)
+            try:
+                prepared.arguments.pack(*args)
+            except UNFIT:
+                prepared.arguments.fill(args)
+            failure = self._run(prepared.address)
+            if failure:
+                raise prepared.error(failure)
+        finally:
+            threads.idle = prepared
 
 
 class PreparedCall:
@@ -178,7 +185,16 @@ class PreparedCall:
 
 
 class _PerThread(threading.local):
-    """Thread-local `PreparedCall`, made with equal arguments in each thread."""
+    """Thread-local `PreparedCall`, made with equal arguments in each thread.
+
+    idle  the one that no launch of this thread is using, if any
+    """
 
     def __init__(self, kernel_address: int, kernel: Kernel, threads: int, flags: Flag) -> None:
-        self.prepared = PreparedCall(kernel_address, kernel, threads, flags)
+        # OpenMP's number of threads is per thread; torch sets it when it is asked for its own.
+        torch.get_num_threads()
+        self._make = partial(PreparedCall, kernel_address, kernel, threads, flags)
+        self.idle: PreparedCall | None = self._make()
+
+    def another(self) -> PreparedCall:
+        return self._make()
