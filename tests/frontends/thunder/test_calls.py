@@ -123,3 +123,25 @@ def test_remainders_by_their_operator() -> None:
     check(program, torch.arange(6.0) - 2.5, torch.arange(1.0, 7.0))
     check(program, torch.arange(-3, 3), torch.arange(1, 7))
     check(lambda x, y: (x % 1.5) * (x % y), *(torch.rand(6).requires_grad_() for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((7, 1, 4), (1, 5, 4)), ((7, 4), (4,)), ((1, 4), (7, 4)), ((3,), ())]
+)
+def test_gradients_of_the_larger_of_two_that_are_broadcast(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    """Among them equal ones, which share the gradient."""
+    torch.manual_seed(0)
+    operands = [torch.randn(sizes).round().requires_grad_() for sizes in (left, right)]
+
+    def larger(x: Tensor, y: Tensor) -> Tensor:
+        return torch.max(x, y) * x.max(y)
+
+    seed = torch.randn(larger(*operands).shape)
+    results = [
+        [found := function(*operands), *torch.autograd.grad(found, operands, seed)]
+        for function in (jit(larger), larger)
+    ]
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)

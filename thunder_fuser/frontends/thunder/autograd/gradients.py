@@ -19,7 +19,6 @@ from thunder.core.dtypes import is_complex_dtype
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import (
-    _maximum_grad,
     _pow_grad,
     restore_reduced_dims,
 )
@@ -204,6 +203,16 @@ def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
     return result
 
 
+def _maximum(x: TensorProxy, y: TensorProxy) -> TensorProxy:
+    """Equal elements share the gradient; NaNs let it through to both."""
+    result = ltorch.maximum(x, y)
+    g = get_grad(result)
+    shared = ltorch.where(x == y, g / 2, g)
+    put_to(x, ltorch.where(x < y, 0.0, shared))
+    put_to(y, ltorch.where(y < x, 0.0, shared))
+    return result
+
+
 def _max(
     x: TensorProxy, dim: TensorProxy | int | None = None, keepdim: bool = False
 ) -> TensorProxy | tuple[TensorProxy, TensorProxy]:
@@ -211,7 +220,7 @@ def _max(
     dimension the first maximum gets it.
     """
     if isinstance(dim, TensorProxy):
-        return _maximum_grad(x, dim)
+        return _maximum(x, dim)
     if dim is None:
         result = ltorch.torch_max(x)
         chosen = ltorch.where(result != result, x != x, x == result)
