@@ -301,3 +301,17 @@ def test_int_boundaries() -> None:
     assert not fits((a * b) // 2**20)
     assert fits(a * context.var("c", 0, 2**10))
     assert not fits(3 * u - 2 * u * 1 - u + a * 2**12 - b * 2**12)  # the sum passes 2**31
+
+
+def test_lanes_times_a_stride_are_no_int_products_in_kernels_with_wide_indices() -> None:
+    """Four lanes that are a gigabyte apart: the loop over them counts in int, their addresses do
+    not.
+    """
+    context = Context()
+    u, v = context.var("u", 0, 7), context.var("v", 0, 3)
+    for dtype, is_cast in ((DataType.Int32, False), (DataType.Int, True)):
+        wide = IndexArithmetic(dtype).value((1 << 30) * v)
+        assert isinstance(wide, ir.Binary)
+        assert isinstance(wide.right, ir.IntCast) is is_cast
+        near = IndexArithmetic(dtype).value(8 * u + v)
+        assert near == ir.Binary("+", ir.Binary("*", ir.Int(8), ir.Var("u")), ir.Var("v"))

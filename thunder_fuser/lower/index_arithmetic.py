@@ -33,6 +33,7 @@ from thunder_fuser.lower.kernel_ir import (
     Binary,
     Expr,
     Int,
+    IntCast,
     Let,
     Negative,
     UnsignedBinary,
@@ -43,6 +44,8 @@ Key = TypeVar("Key")
 Found = TypeVar("Found")
 
 INDEX_TYPES = (DataType.Int32, DataType.Int)
+_LANE = "v"
+"""Variable of loops over the lanes of a vector, an int in kernels with indices of any type."""
 
 
 class IndexArithmetic:
@@ -119,10 +122,14 @@ class IndexArithmetic:
     def _sum(self, form: Form) -> Expr:
         found: Expr | None = None
         for digit, coef in form.terms:
+            value: Expr
             if _is_plain_multiple(digit, coef):
                 value, coef = self._quotients[digit.base, 1], coef // digit.s
             else:
                 value = self._digit(digit)
+            if value == Var(_LANE) and abs(coef) > 1 and self._dtype is DataType.Int:
+                # A product of ints may overflow, whatever it is added to.
+                value = IntCast(value, DataType.Int)
             if found is None:
                 found = _scaled(value, coef)
             else:

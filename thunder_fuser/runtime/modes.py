@@ -30,7 +30,7 @@ def is_transformed() -> bool:
 
 def is_forward_mode() -> bool:
     """True inside of a `torch.autograd.forward_ad.dual_level`: tensors may have tangents."""
-    return forward_ad._current_level >= 0
+    return bool(forward_ad._current_level >= 0)
 
 
 def wants_operations() -> bool:
