@@ -47,18 +47,14 @@ def fits_int32(schedule: ReductionSchedule) -> bool:
 
 
 def _last_row(schedule: ReductionSchedule) -> int:
-    """Upper bound of a variable that steps over rows: one step past the end, with two rows ahead.
-    A step is one row of each thread that has rows of its own, or all that go into one accumulator.
-    """
+    """Upper bound of a row variable: a step past the end (one accumulator's rows), or two ahead."""
     stride = max(schedule.mapping.blocks, schedule.mapping.portions) * schedule.rows_per_block
     steps = schedule.longest_total if schedule.is_summed_in_parts else 3
     return schedule.rows + steps * stride if schedule.rows > stride else schedule.rows
 
 
 def _last_vector(schedule: ReductionSchedule) -> int:
-    """Upper bound of a variable that steps over the vectors of a row: one step past the end of the
-    last block's share. A step is as many as are loaded ahead, or go into one accumulator.
-    """
+    """Upper bound of a vector variable: one step past the end of the last block's share."""
     mapping = schedule.mapping
     vectors = schedule.columns if schedule.lane_axis == "rows" else schedule.lanes.vectors
     shares = mapping.blocks_per_row * mapping.column_tiles * schedule.steps * schedule.threads
