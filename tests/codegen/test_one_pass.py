@@ -209,7 +209,7 @@ def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:
         (made,) = row_schedules(norm(name).definition(64, 131072, BFloat16).plan(), ALONE)
         for number, roots in enumerate(made.passes):
             unroll = made.unroll[number]
-            if made.is_plain(number):
+            if made.is_compiler_unrolled(number):
                 unroll = default_unroll(made, number)
             wanted = reachable(roots)
             read = [a for a in made.accesses if not wanted.isdisjoint(a.loads)]
