@@ -16,6 +16,7 @@ from tests.support.batch import executable
 from tests.support.cuts import with_cuts
 from tests.support.generator import Case, random_case
 from tests.support.generator_cats import cat_case
+from tests.support.generator_shifts import shift_case
 from tests.support.sequential_c_tables import Unprintable
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.passes.rewrite import memory_behind_results
@@ -31,7 +32,7 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
     lambda seed: random_case(seed, max_numel=400, reductions=True, counters=seed % 16 == 1),
     lambda seed: random_case(seed, max_numel=400, gathers=True, reductions=seed % 3 == 0),
     lambda seed: random_case(seed, max_numel=400, special=True, reductions=seed % 2 == 0),
-    cat_case,
+    lambda seed: shift_case(seed) if seed % 16 == 4 else cat_case(seed),
     lambda seed: random_case(
         seed,
         max_numel=10_000,

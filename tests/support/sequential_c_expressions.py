@@ -69,7 +69,7 @@ class ExpressionsC:
         left, right = self._of(e.left), self._of(e.right)
         return f"({left} < {right} ? {left} : {right})"
 
-    def _advanced(self, e: ir.ClampedAdd) -> str:
+    def _clamped_add(self, e: ir.ClampedAdd) -> str:
         start, bound = self._of(e.start), self._of(e.bound)
         return f"({bound} - {start} > {e.step} ? {start} + {e.step} : {bound})"
 
@@ -80,7 +80,7 @@ class ExpressionsC:
 
     # ---- numbers
 
-    def _fetched(self, e: ir.RawLoad) -> str:
+    def _raw_load(self, e: ir.RawLoad) -> str:
         place = self._of(e.address)
         return f"fetch({place}, {e.width} * sizeof(*({place})))"
 
@@ -119,15 +119,15 @@ class ExpressionsC:
         self._type(reducer)
         return reducers.name_of(reducer)
 
-    def _start(self, e: ir.InitAccumulator) -> str:
+    def _init_accumulator(self, e: ir.InitAccumulator) -> str:
         self._type(e.reducer)
         return reducers.start(e.reducer)
 
-    def _take(self, e: ir.Accumulate) -> str:
+    def _accumulate(self, e: ir.Accumulate) -> str:
         parts = [e.accumulator, e.element, *([] if e.position is None else [e.position])]
         return f"take_{self._name(e.reducer)}({', '.join(map(self._of, parts))})"
 
-    def _take_vector(self, e: ir.AccumulateVector) -> str:
+    def _accumulate_vector(self, e: ir.AccumulateVector) -> str:
         elements, present = self._of(e.elements), self._of(e.present)
         take = f"take_{self._name(e.reducer)}"
         loop = f"for (int i_ = 0; i_ < n_; ++i_) all_ = {take}(all_, {elements}[i_]);"
@@ -141,10 +141,10 @@ class ExpressionsC:
     def _combine(self, e: ir.Combine) -> str:
         return f"combine_{self._name(e.reducer)}({self._of(e.left)}, {self._of(e.right)})"
 
-    def _finish(self, e: ir.FinalizeAccumulator) -> str:
+    def _finalize_accumulator(self, e: ir.FinalizeAccumulator) -> str:
         return reducers.finish(e.reducer, self._of(e.accumulator))
 
-    def _combine_parts(self, e: ir.ReducePartials) -> str:
+    def _reduce_partials(self, e: ir.ReducePartials) -> str:
         ctype_, name = self._type(e.reducer), self._name(e.reducer)
         part = f"p_[i_ * (long long){e.stride} + {self._of(e.point)}]"
         head = f"{ctype_} *p_ = (void *)({self._of(e.parts)}), all_ = {reducers.start(e.reducer)};"
@@ -166,7 +166,7 @@ class ExpressionsC:
         ir.UnsignedBinary: _binary,
         ir.Negative: lambda s, e: f"(-{s._of(e.value)})",
         ir.Min: _min,
-        ir.ClampedAdd: _advanced,
+        ir.ClampedAdd: _clamped_add,
         ir.IntCast: lambda s, e: f"({ctype(e.dtype)})({s._of(e.value)})",
         ir.IndexNumber: lambda s, e: f"(long long)({s._of(e.index)})",
         ir.And: lambda s, e: "(" + " && ".join(map(s._of, e.tests)) + ")",
@@ -176,7 +176,7 @@ class ExpressionsC:
         ir.Element: lambda s, e: f"{s._of(e.base)}[{s._of(e.index)}]",
         ir.Address: lambda s, e: f"({s._of(e.pointer)} + {s._of(e.index)})",
         ir.Reinterpret: lambda s, e: f"(({s._type(e.type)} *)({s._of(e.address)}))",
-        ir.RawLoad: _fetched,
+        ir.RawLoad: _raw_load,
         ir.Literal: _literal,
         ir.Convert: _convert,
         ir.Round: _round,
@@ -187,13 +187,13 @@ class ExpressionsC:
         ),
         ir.CheckedPosition: lambda s, e: f"position({s._of(e.value)}, {e.extent})",
         ir.AsElement: lambda s, e: f"({reducers.element(e.reducer)})({s._of(e.value)})",
-        ir.InitAccumulator: _start,
-        ir.Accumulate: _take,
-        ir.AccumulateVector: _take_vector,
+        ir.InitAccumulator: _init_accumulator,
+        ir.Accumulate: _accumulate,
+        ir.AccumulateVector: _accumulate_vector,
         ir.Present: _present,
         ir.Combine: _combine,
-        ir.ReducePartials: _combine_parts,
-        ir.FinalizeAccumulator: _finish,
+        ir.ReducePartials: _reduce_partials,
+        ir.FinalizeAccumulator: _finalize_accumulator,
         ir.Lane: lambda s, e: f"{s._of(e.lanes)}.at[{s._of(e.lane)}]",
         ir.WarpReduce: _reduced,
         ir.BlockReduce: _reduced,

@@ -118,7 +118,7 @@ class CudaText:
     def _int(self, e: ir.Int) -> str:
         return str(e.value)
 
-    def _hidden_zero(self, _: ir.OpaqueZero) -> str:
+    def _opaque_zero(self, _: ir.OpaqueZero) -> str:
         return "tf::hidden_zero()"
 
     def _binary(self, e: ir.Binary) -> str:
@@ -145,7 +145,7 @@ class CudaText:
         left, right = self._factor(e.left, 2), self._factor(e.right, 2)
         return f"{left} < {right} ? {left} : {right}"
 
-    def _advanced(self, e: ir.ClampedAdd) -> str:
+    def _clamped_add(self, e: ir.ClampedAdd) -> str:
         start, bound = self.text(e.start), self._factor(e.bound, 2)
         return f"{bound} - {start} > {e.step} ? {start} + {e.step} : {bound}"
 
@@ -183,7 +183,7 @@ class CudaText:
     def _reinterpret(self, e: ir.Reinterpret) -> str:
         return f"({self.ctype(e.type)}*)({self.text(e.address)})"
 
-    def _fetched(self, e: ir.RawLoad) -> str:
+    def _raw_load(self, e: ir.RawLoad) -> str:
         return f"tf::fetch<{e.width}>({self.text(e.address)})"
 
     # ---- numbers
@@ -225,7 +225,7 @@ class CudaText:
         value, needed = self._number(e.value), self.text(e.needed)
         return f'tf::position({value}, {e.extent}, {needed}, "{e.error}")'
 
-    def _selected(self, e: ir.DynamicRegister) -> str:
+    def _dynamic_register(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f" + {self.text(e.begin)}"
         return f"tf::selected({self.text(e.array)}{begin}, {self.text(e.index)})"
 
@@ -245,7 +245,7 @@ class CudaText:
         position = "" if reducer.position is None else reducer.position.ctype
         return template.format(T=element, P=position, op=_functor(reducer), **texts)
 
-    def _start(self, e: ir.InitAccumulator) -> str:
+    def _init_accumulator(self, e: ir.InitAccumulator) -> str:
         row, dtype = reductions.lookup(e.reducer.op), e.reducer.accumulate
         identity = row.identity(dtype)
         # `or` replaces the identity -0.0 by 0, if asked.
@@ -255,7 +255,7 @@ class CudaText:
     def _as_element(self, e: ir.AsElement) -> str:
         return f"({self.ctype(e.reducer.element)}){self._number(e.value)}"
 
-    def _take(self, e: ir.Accumulate) -> str:
+    def _accumulate(self, e: ir.Accumulate) -> str:
         return self._spelled(
             e.reducer,
             reductions.lookup(e.reducer.op).accumulator.take,
@@ -264,7 +264,7 @@ class CudaText:
             position="" if e.position is None else self.text(e.position),
         )
 
-    def _take_vector(self, e: ir.AccumulateVector) -> str:
+    def _accumulate_vector(self, e: ir.AccumulateVector) -> str:
         return self._spelled(
             e.reducer,
             reductions.lookup(e.reducer.op).accumulator.vector,
@@ -280,7 +280,7 @@ class CudaText:
     def _combine(self, e: ir.Combine) -> str:
         return f"{_functor(e.reducer)}::combine({self.text(e.left)}, {self.text(e.right)})"
 
-    def _finish(self, e: ir.FinalizeAccumulator) -> str:
+    def _finalize_accumulator(self, e: ir.FinalizeAccumulator) -> str:
         row = reductions.lookup(e.reducer.op)
         found = self.ctype(row.folded_dtype(e.reducer.accumulate))
         value = self.text(e.accumulator)
@@ -314,7 +314,7 @@ class CudaText:
     def _mapped_rank(self, e: ir.MappedRank) -> str:
         return f"tf::map_shared_rank({self.text(e.address)}, {self.text(e.rank)})"
 
-    def _combine_parts(self, e: ir.ReducePartials) -> str:
+    def _reduce_partials(self, e: ir.ReducePartials) -> str:
         self.synchronises = True
         shape = f"{_functor(e.reducer)}, {_shape_of_parts(e)}"
         parts, point, slots = map(self.text, (e.parts, e.point, e.slots))
@@ -354,7 +354,7 @@ class CudaText:
     def _flip(self, s: ir.Flip) -> list[str]:
         return [f"{s.name} ^= 1;"]
 
-    def _issued(self, _: ir.LoadFence) -> list[str]:
+    def _load_fence(self, _: ir.LoadFence) -> list[str]:
         return ["if (tf::hidden_false()) continue;"]
 
     def _async_copies(self, s: ir.AsyncCopies) -> list[str]:
@@ -449,15 +449,15 @@ class CudaText:
         shape = f"{ctype}, {s.columns}, {s.width}, {s.spread}, {s.ways}"
         return [f"tf::Tile<{shape}> {s.name}{{({ctype}*)({self.text(s.place)})}};"]
 
-    def _tile_put(self, s: ir.TileStore) -> list[str]:
+    def _tile_store(self, s: ir.TileStore) -> list[str]:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.source)))
         return [f"{s.tile}.put({arguments});"]
 
-    def _tile_get(self, s: ir.TileLoad) -> list[str]:
+    def _tile_load(self, s: ir.TileLoad) -> list[str]:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.target)))
         return [f"{s.tile}.get({arguments});"]
 
-    def _reduce_together(self, s: ir.GroupedReduce) -> list[str]:
+    def _grouped_reduce(self, s: ir.GroupedReduce) -> list[str]:
         self.synchronises = True
         found, names, values = [], [], []
         for let in s.lets:
@@ -481,7 +481,7 @@ class CudaText:
             names.append(name)
         return [*found, f"{function}({', '.join([*who, *names])});", *values]
 
-    def _stacked_reduce(self, s: ir.OuterBlockReduce) -> list[str]:
+    def _outer_block_reduce(self, s: ir.OuterBlockReduce) -> list[str]:
         self.synchronises = True
         shape = f"{_functor(s.reducer)}, {s.threads}, {s.groups}, {s.vector}"
         place = "0" if s.slots is None else self.text(s.slots)
@@ -500,12 +500,12 @@ class CudaText:
         ir.LaunchIndex: _launch_index,
         ir.Var: _var,
         ir.Int: _int,
-        ir.OpaqueZero: _hidden_zero,
+        ir.OpaqueZero: _opaque_zero,
         ir.Binary: _binary,
         ir.Negative: _negative,
         ir.UnsignedBinary: _unsigned_binary,
         ir.Min: _min,
-        ir.ClampedAdd: _advanced,
+        ir.ClampedAdd: _clamped_add,
         ir.IntCast: _int_cast,
         ir.IndexNumber: _index_number,
         ir.And: _all,
@@ -515,7 +515,7 @@ class CudaText:
         ir.Element: _element,
         ir.Address: _address,
         ir.Reinterpret: _reinterpret,
-        ir.RawLoad: _fetched,
+        ir.RawLoad: _raw_load,
         ir.Literal: _literal,
         ir.Convert: _convert,
         ir.Round: _round,
@@ -524,19 +524,19 @@ class CudaText:
         ir.DivideByConstant: _divide_by_constant,
         ir.MakeComplex: _make_complex,
         ir.CheckedPosition: _checked_position,
-        ir.DynamicRegister: _selected,
+        ir.DynamicRegister: _dynamic_register,
         ir.RandomNumber: _random_number,
-        ir.InitAccumulator: _start,
+        ir.InitAccumulator: _init_accumulator,
         ir.AsElement: _as_element,
-        ir.Accumulate: _take,
-        ir.AccumulateVector: _take_vector,
+        ir.Accumulate: _accumulate,
+        ir.AccumulateVector: _accumulate_vector,
         ir.Present: _present,
         ir.Combine: _combine,
-        ir.FinalizeAccumulator: _finish,
+        ir.FinalizeAccumulator: _finalize_accumulator,
         ir.Lane: _lane,
         ir.WarpReduce: _warp_reduce,
         ir.BlockReduce: _block_reduce,
-        ir.ReducePartials: _combine_parts,
+        ir.ReducePartials: _reduce_partials,
         ir.MappedRank: _mapped_rank,
     }
     STATEMENTS: ClassVar[dict[type, Callable[[CudaText, Any], list[str]]]] = {
@@ -547,7 +547,7 @@ class CudaText:
         ir.Pack: _pack,
         ir.Assign: _assign,
         ir.Flip: _flip,
-        ir.LoadFence: _issued,
+        ir.LoadFence: _load_fence,
         ir.AsyncCopies: _async_copies,
         ir.CopyAsync: _copy_async,
         ir.AwaitCopies: _await_copies,
@@ -567,10 +567,10 @@ class CudaText:
         ir.ClusterWait: _cluster_wait,
         ir.GridBarrier: _grid_barrier,
         ir.TransposeTile: _transpose_tile,
-        ir.TileStore: _tile_put,
-        ir.TileLoad: _tile_get,
-        ir.GroupedReduce: _reduce_together,
-        ir.OuterBlockReduce: _stacked_reduce,
+        ir.TileStore: _tile_store,
+        ir.TileLoad: _tile_load,
+        ir.GroupedReduce: _grouped_reduce,
+        ir.OuterBlockReduce: _outer_block_reduce,
         ir.BlockScan: _block_scan,
     }
 

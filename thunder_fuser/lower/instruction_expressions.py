@@ -104,7 +104,7 @@ class ExpressionMix:
     def _int(self, e: ir.Int) -> Value:
         return Form(e.value)
 
-    def _hidden_zero(self, _: ir.OpaqueZero) -> Value:
+    def _opaque_zero(self, _: ir.OpaqueZero) -> Value:
         return Form(0)
 
     def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> Value:
@@ -134,7 +134,7 @@ class ExpressionMix:
     def _min(self, e: ir.Min) -> Value:
         return self._chosen(("min",), self.form(e.left), self.form(e.right))
 
-    def _advanced(self, e: ir.ClampedAdd) -> Value:
+    def _clamped_add(self, e: ir.ClampedAdd) -> Value:
         start = self.form(e.start)
         return self._chosen(("advanced",), start.plus(Form(e.step)), self.form(e.bound))
 
@@ -218,7 +218,7 @@ class ExpressionMix:
     def _reinterpret(self, e: ir.Reinterpret) -> Any:
         return self.expr(e.address)
 
-    def _fetched(self, e: ir.RawLoad) -> Any:
+    def _raw_load(self, e: ir.RawLoad) -> Any:
         return self.load(e.address, e.width, self.dtype(e.address))(0)
 
     def load(self, address: ir.Expr, width: int, dtype: DataType) -> Callable[[int], Number]:
@@ -356,7 +356,7 @@ class ExpressionMix:
         found = self.values.number(key, table.mix(0, 3, 0, 1), operands, sample=sample)
         return Form(0, ((found, 1),))
 
-    def _selected(self, e: ir.DynamicRegister) -> Value:
+    def _dynamic_register(self, e: ir.DynamicRegister) -> Value:
         array = self.expr(e.array)
         parts = list(array.values()) if isinstance(array, dict) else [array]
         mixed = table.mix(0, 2.0 * len(parts))
@@ -368,7 +368,7 @@ class ExpressionMix:
 
     # ---- expressions: reductions
 
-    def _start(self, e: ir.InitAccumulator) -> Value:
+    def _init_accumulator(self, e: ir.InitAccumulator) -> Value:
         return self._nothing_of(e.reducer)
 
     def _nothing_of(self, reducer: ir.Reducer) -> Number:
@@ -377,7 +377,7 @@ class ExpressionMix:
     def _as_element(self, e: ir.AsElement) -> Value:
         return self.register(self.expr(e.value))
 
-    def _take(self, e: ir.Accumulate) -> Value:
+    def _accumulate(self, e: ir.Accumulate) -> Value:
         operands = [self.expr(e.accumulator), self.expr(e.element)]
         if operands[0] is self._nothing_of(e.reducer) and e.reducer.op == "sum":
             return self.register(operands[1])
@@ -387,7 +387,7 @@ class ExpressionMix:
         is_sum = e.reducer.op == "sum" and e.reducer.accumulate.is_floating
         return self._apply_to(("take", e.reducer), mixed, operands, is_sum=is_sum)
 
-    def _take_vector(self, e: ir.AccumulateVector) -> Value:
+    def _accumulate_vector(self, e: ir.AccumulateVector) -> Value:
         elements = self.expr(e.elements)
         parts = list(elements.values()) if isinstance(elements, dict) else [elements]
         op = f"brief {e.reducer.op}" if e.reducer.brief else e.reducer.op
@@ -404,7 +404,7 @@ class ExpressionMix:
         is_sum = e.reducer.op == "sum" and e.reducer.accumulate.is_floating
         return self._apply_to(("combine", e.reducer), mixed, operands, is_sum=is_sum)
 
-    def _finish(self, e: ir.FinalizeAccumulator) -> Value:
+    def _finalize_accumulator(self, e: ir.FinalizeAccumulator) -> Value:
         mixed = table.mix(2) if words(e.reducer) > 1 else Mix()
         return self._apply_to(("finish", e.reducer), mixed, [self.expr(e.accumulator)])
 
@@ -452,7 +452,7 @@ class ExpressionMix:
     def _mapped_rank(self, e: ir.MappedRank) -> Any:
         return self.expr(e.address)
 
-    def _combine_parts(self, e: ir.ReducePartials) -> Value:
+    def _reduce_partials(self, e: ir.ReducePartials) -> Value:
         groups = max(1, e.threads // e.points)
         rounds = -(-e.count // groups)
         steps = math.ceil(math.log2(groups)) if groups > 1 else 0
@@ -535,12 +535,12 @@ class ExpressionMix:
         ir.LaunchIndex: _launch_index,
         ir.Var: _var,
         ir.Int: _int,
-        ir.OpaqueZero: _hidden_zero,
+        ir.OpaqueZero: _opaque_zero,
         ir.Binary: _binary,
         ir.Negative: _negative,
         ir.UnsignedBinary: _binary,
         ir.Min: _min,
-        ir.ClampedAdd: _advanced,
+        ir.ClampedAdd: _clamped_add,
         ir.IntCast: _same,
         ir.IndexNumber: _index_number,
         ir.And: _tests,
@@ -550,7 +550,7 @@ class ExpressionMix:
         ir.Element: _element,
         ir.Address: _address,
         ir.Reinterpret: _reinterpret,
-        ir.RawLoad: _fetched,
+        ir.RawLoad: _raw_load,
         ir.Literal: _literal,
         ir.Convert: _convert,
         ir.Round: _round,
@@ -559,20 +559,20 @@ class ExpressionMix:
         ir.DivideByConstant: _divide_by_constant,
         ir.MakeComplex: _make_complex,
         ir.CheckedPosition: _checked_position,
-        ir.DynamicRegister: _selected,
+        ir.DynamicRegister: _dynamic_register,
         ir.RandomNumber: _random_number,
-        ir.InitAccumulator: _start,
+        ir.InitAccumulator: _init_accumulator,
         ir.AsElement: _as_element,
-        ir.Accumulate: _take,
-        ir.AccumulateVector: _take_vector,
+        ir.Accumulate: _accumulate,
+        ir.AccumulateVector: _accumulate_vector,
         ir.Present: _present,
         ir.Combine: _combine,
-        ir.FinalizeAccumulator: _finish,
+        ir.FinalizeAccumulator: _finalize_accumulator,
         ir.Lane: _lane,
         ir.WarpReduce: _warp_reduce,
         ir.BlockReduce: _block_reduce,
         ir.MappedRank: _mapped_rank,
-        ir.ReducePartials: _combine_parts,
+        ir.ReducePartials: _reduce_partials,
     }
 
 

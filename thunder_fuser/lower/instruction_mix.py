@@ -104,7 +104,7 @@ class InstructionMix(ExpressionMix):
     def _flip(self, s: ir.Flip) -> None:
         self.environment[s.name] = self.values.number(("flip", self.fresh()), table.mix(0, 1))
 
-    def _issued(self, _: ir.LoadFence) -> None:
+    def _load_fence(self, _: ir.LoadFence) -> None:
         self.values.effect(table.mix(0, 0, 0, 1), [])
 
     def _copy_async(self, s: ir.CopyAsync) -> None:
@@ -285,7 +285,7 @@ class InstructionMix(ExpressionMix):
         self.types[s.name] = s.dtype
         self.environment[s.name] = s
 
-    def _tile_put(self, s: ir.TileStore) -> None:
+    def _tile_store(self, s: ir.TileStore) -> None:
         tile = self.environment[s.tile]
         operands = [self.register(self.expr(e)) for e in (s.row, s.column)]
         found = [
@@ -302,7 +302,7 @@ class InstructionMix(ExpressionMix):
         mixed.update(table.lsu(stores))
         self.values.effect(mixed, [*operands, *found])
 
-    def _tile_get(self, s: ir.TileLoad) -> None:
+    def _tile_load(self, s: ir.TileLoad) -> None:
         tile = self.environment[s.tile]
         operands = [self.register(self.expr(e)) for e in (s.row, s.column)]
         loads = max(1, s.vector * tile.dtype.itemsize // ACCESS_BYTES)
@@ -311,7 +311,7 @@ class InstructionMix(ExpressionMix):
         for k in range(s.vector):
             self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
 
-    def _reduce_together(self, s: ir.GroupedReduce) -> None:
+    def _grouped_reduce(self, s: ir.GroupedReduce) -> None:
         """Count the barriers of one reduction, and the shuffles of all as overlapping; of two that
         take half of a warp's lanes each, the second adds little (`half_of_lanes`).
         """
@@ -331,7 +331,7 @@ class InstructionMix(ExpressionMix):
             self.types[let.name] = let.type
             self.environment[let.name] = value
 
-    def _stacked_reduce(self, s: ir.OuterBlockReduce) -> None:
+    def _outer_block_reduce(self, s: ir.OuterBlockReduce) -> None:
         steps = max(0, int(math.log2(max(WARP_SIZE // s.groups, 1))))
         array = self.environment[s.accumulators]
         found = [self.register(v) for v in array.values()] if isinstance(array, dict) else []
@@ -393,7 +393,7 @@ class InstructionMix(ExpressionMix):
         ir.Pack: _pack,
         ir.Assign: _assign,
         ir.Flip: _flip,
-        ir.LoadFence: _issued,
+        ir.LoadFence: _load_fence,
         ir.AsyncCopies: _nothing,
         ir.CopyAsync: _copy_async,
         ir.AwaitCopies: _await_copies,
@@ -413,10 +413,10 @@ class InstructionMix(ExpressionMix):
         ir.ClusterWait: _cluster_wait,
         ir.GridBarrier: _grid_barrier,
         ir.TransposeTile: _transpose_tile,
-        ir.TileStore: _tile_put,
-        ir.TileLoad: _tile_get,
-        ir.GroupedReduce: _reduce_together,
-        ir.OuterBlockReduce: _stacked_reduce,
+        ir.TileStore: _tile_store,
+        ir.TileLoad: _tile_load,
+        ir.GroupedReduce: _grouped_reduce,
+        ir.OuterBlockReduce: _outer_block_reduce,
         ir.BlockScan: _block_scan,
     }
 

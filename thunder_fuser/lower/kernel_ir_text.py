@@ -81,7 +81,7 @@ class ListingText:
             case ir.PairedLanes():
                 return f"{found.dtype.name} x {found.lanes}, in pairs"
             case ir.RawVector():
-                return f"{found.width} {found.dtype.name} fetched"
+                return f"{found.width} raw {found.dtype.name}"
         raise InternalError(f"no type: {found}")
 
     # ---- expressions
@@ -90,21 +90,21 @@ class ListingText:
         binds = _BINDS.get(e.op, 1)
         return f"{self._factor(e.left, binds)} {e.op} {self._factor(e.right, binds + 1)}"
 
-    def _advanced(self, e: ir.ClampedAdd) -> str:
+    def _clamped_add(self, e: ir.ClampedAdd) -> str:
         return f"min({self._of(e.start)} + {e.step}, {self._of(e.bound)})"
 
     def _select(self, e: ir.Select) -> str:
         outside = self._of(e.outside)
         return f"{self._factor(e.inside, 2)} if {self._of(e.test)} else {outside}"
 
-    def _take(self, e: ir.Accumulate) -> str:
+    def _accumulate(self, e: ir.Accumulate) -> str:
         place = "" if e.position is None else f" at {self._of(e.position)}"
         return f"{e.reducer.op}.take({self._all(e.accumulator, e.element)}{place})"
 
     def _position(self, e: ir.CheckedPosition) -> str:
         return f"position({self._of(e.value)}, below {e.extent}, where {self._of(e.needed)})"
 
-    def _selected(self, e: ir.DynamicRegister) -> str:
+    def _dynamic_register(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f"{self._of(e.begin)} + "
         return f"{self._of(e.array)}[select {begin}{self._of(e.index)}]"
 
@@ -117,20 +117,20 @@ class ListingText:
             f"{name} {e.reducer.op}({self._of(e.value)}, {of}, slots {self._of(e.slots)} + {e.at})"
         )
 
-    def _combine_parts(self, e: ir.ReducePartials) -> str:
+    def _reduce_partials(self, e: ir.ReducePartials) -> str:
         place = f"{self._of(e.parts)}[{self._of(e.point)}], {e.count} parts {e.stride} apart"
-        return f"combine_parts {e.reducer.op}({place})"
+        return f"reduce_partials {e.reducer.op}({place})"
 
     EXPRESSIONS: ClassVar[dict[type, Callable[[ListingText, Any], str]]] = {
         ir.LaunchIndex: lambda s, e: str(e.value),
         ir.Var: lambda s, e: str(e.name),
         ir.Int: lambda s, e: str(e.value),
-        ir.OpaqueZero: lambda s, e: "hidden 0",
+        ir.OpaqueZero: lambda s, e: "opaque 0",
         ir.Binary: _binary,
         ir.Negative: lambda s, e: f"-{s._factor(e.value, 3)}",
         ir.UnsignedBinary: _binary,
         ir.Min: lambda s, e: f"min({s._all(e.left, e.right)})",
-        ir.ClampedAdd: _advanced,
+        ir.ClampedAdd: _clamped_add,
         ir.IntCast: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
         ir.IndexNumber: lambda s, e: f"number({s._of(e.index)})",
         ir.And: lambda s, e: f"({' and '.join(map(s._of, e.tests))})",
@@ -140,7 +140,7 @@ class ListingText:
         ir.Element: lambda s, e: f"{s._factor(e.base, 4)}[{s._of(e.index)}]",
         ir.Address: lambda s, e: f"{s._of(e.pointer)} + {s._factor(e.index, 2)}",
         ir.Reinterpret: lambda s, e: f"{s._type(e.type)}*({s._of(e.address)})",
-        ir.RawLoad: lambda s, e: f"fetch {e.width} at {s._of(e.address)}",
+        ir.RawLoad: lambda s, e: f"raw_load {e.width} at {s._of(e.address)}",
         ir.Literal: lambda s, e: f"{e.dtype.name}({e.value})",
         ir.Convert: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
         ir.Round: lambda s, e: f"round({s._of(e.value)} to {e.dtype.name})",
@@ -149,11 +149,11 @@ class ListingText:
         ir.DivideByConstant: lambda s, e: f"{s._of(e.value)} / ~{1 / (e.high + e.low):.9g}",
         ir.MakeComplex: lambda s, e: f"{e.dtype.name}({s._all(e.real, e.imag)})",
         ir.CheckedPosition: _position,
-        ir.DynamicRegister: _selected,
+        ir.DynamicRegister: _dynamic_register,
         ir.RandomNumber: lambda s, e: f"{e.op}({s._all(*e.parameters, e.number)})",
         ir.InitAccumulator: lambda s, e: f"{e.reducer.op}.start",
         ir.AsElement: lambda s, e: f"{e.reducer.element.name}({s._of(e.value)})",
-        ir.Accumulate: _take,
+        ir.Accumulate: _accumulate,
         ir.AccumulateVector: lambda s, e: (
             f"{e.reducer.op}.take({s._all(e.accumulator, e.elements)}[:{s._of(e.present)}])"
         ),
@@ -166,7 +166,7 @@ class ListingText:
         ),
         ir.BlockReduce: _block_reduce,
         ir.MappedRank: lambda s, e: f"{s._of(e.address)} of block {s._of(e.rank)}",
-        ir.ReducePartials: _combine_parts,
+        ir.ReducePartials: _reduce_partials,
     }
 
     # ---- statements
@@ -211,12 +211,12 @@ class ListingText:
         return [f"{s.name}: tile of {s.dtype.name}, {shape}, at {self._of(s.place)}"]
 
     def _together(self, s: ir.GroupedReduce) -> list[str]:
-        return ["together:", *_indented(self.body(s.lets))]
+        return ["grouped:", *_indented(self.body(s.lets))]
 
     def _stacked(self, s: ir.OuterBlockReduce) -> list[str]:
         slots = "" if s.slots is None else f", slots {self._of(s.slots)}"
         rows = f"{s.groups} x {s.vector} rows, {s.threads} threads{slots}"
-        return [f"stacked_reduce {s.reducer.op}({s.accumulators}, {rows})"]
+        return [f"outer_block_reduce {s.reducer.op}({s.accumulators}, {rows})"]
 
     def _block_scan(self, s: ir.BlockScan) -> list[str]:
         slots = "" if s.slots is None else f", slots {self._of(s.slots)}"
@@ -231,7 +231,7 @@ class ListingText:
         ir.Pack: lambda x, s: [f"{s.name}: {s.type.name} = {{{x._all(*s.values)}}}"],
         ir.Assign: lambda x, s: [f"{x._of(s.target)} = {x._of(s.value)}"],
         ir.Flip: lambda x, s: [f"flip {s.name}"],
-        ir.LoadFence: lambda x, s: ["issued"],
+        ir.LoadFence: lambda x, s: ["load_fence"],
         ir.AsyncCopies: lambda x, s: [f"{s.name}: {s.most} asynchronous copies"],
         ir.CopyAsync: lambda x, s: [
             f"{s.copies}: copy {s.width} from {x._of(s.source)} to {x._of(s.place)}"

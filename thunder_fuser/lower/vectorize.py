@@ -216,8 +216,8 @@ def _exclusive_cells(
     variants: dict[Conjunction, dict[int, Form]],
 ) -> dict[Conjunction, dict[int, Form]] | None:
     """Return the variants with mutually exclusive conditions. Loads that exclude each other by lane
-    may overlap in what is uniform over the lanes; where they do, each combination of the conditions
-    is a variant, with the lanes of all that hold in it. None if there are too many conditions.
+    may overlap in what is uniform over the lanes; then each combination of the conditions is a
+    variant, with the lanes of all that hold in it. None if there are too many conditions.
     """
     if all(exclusive((a,), (b,)) for a, b in combinations(variants, 2)):
         return variants
@@ -230,11 +230,10 @@ def _exclusive_cells(
     cells: dict[Conjunction, dict[int, Form]] = {}
     for cell in product(*((c, -c - 1) for c in tested)):
         table: dict[int, Form] = {}
-        for outer, lanes_of_outer in variants.items():
+        for outer, addresses in variants.items():
             if set(outer) <= set(cell):
-                for lane, address in lanes_of_outer.items():
-                    if table.setdefault(lane, address) is not address:
-                        return None
+                # Two loads of one lane exclude each other: no point is in such a cell.
+                table |= addresses
         if table:
             cells[cell] = table
     return cells

@@ -8,12 +8,13 @@ as well. It runs under the option `verify`, behind `lower`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
-from functools import cache
-from typing import Any
+from dataclasses import fields, is_dataclass
 
 from thunder_fuser.errors import InternalError
 from thunder_fuser.lower import kernel_ir as ir
+
+_BODIES = ("body", "otherwise")
+"""Fields of statements that are scopes of their own."""
 
 
 def verify(kernel: ir.KernelIR) -> None:
@@ -90,22 +91,13 @@ def _read_names(s: ir.Stmt) -> Iterator[str]:
 
 
 def _variables(node: object) -> Iterator[str]:
-    """Names of the variables in the expressions of a node."""
+    """Names of the variables in the expressions of a node, without those in its bodies."""
     if isinstance(node, ir.Var):
         yield node.name
-        return
-    kind: Any = type(node)
-    for name in _fields(kind):
-        found = getattr(node, name)
-        for child in found if isinstance(found, tuple) else (found,):
-            yield from _variables(child)
-
-
-@cache
-def _fields(kind: Any) -> tuple[str, ...]:
-    """Fields of a class of kernel IR that may hold expressions: no bodies, types or numbers."""
-    if kind.__module__ != ir.__name__ or not hasattr(kind, "__dataclass_fields__"):
-        return ()
-    return tuple(
-        f.name for f in fields(kind) if "Expr" in str(f.type) or f.name in ("lets", "step")
-    )
+    elif isinstance(node, tuple):
+        for each in node:
+            yield from _variables(each)
+    elif type(node).__module__ == ir.__name__ and is_dataclass(node):
+        for field in fields(node):
+            if field.name not in _BODIES:
+                yield from _variables(getattr(node, field.name))

@@ -194,7 +194,7 @@ class Executable:
                 written.append(self._slot(update.target))
             else:
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
-        return (*found, steps.count_versions(written)) if written else tuple(found)
+        return (*found, steps.bump_versions(written)) if written else tuple(found)
 
     def _allocate(self, tensor: TensorView) -> Step:
         strides = self.plan.placement.layouts[tensor].strides

@@ -37,7 +37,7 @@ def wants_operations() -> bool:
     """True if a transform, forward-mode AD, a tracer or a fake mode needs to see torch operations
     instead of kernels.
     """
-    if is_transformed() or is_forward_mode() or _is_tracing():
+    if _transform() is not None or forward_ad._current_level >= 0 or _is_tracing():
         return True
     if _dispatch_modes():
         return any(torch._C._get_dispatch_mode(key) is not None for key in _KEYS)

@@ -292,8 +292,8 @@ def copy(target: Slot, value: Slot) -> Step:
     return step
 
 
-def count_versions(targets: Sequence[Slot]) -> Step:
-    """Increment the version counters of tensors that kernels have written, as torch's in-place
+def bump_versions(targets: Sequence[Slot]) -> Step:
+    """Bump the version counters of tensors that kernels have written, as torch's in-place
     operations do: autograd raises if a backward needs what was overwritten.
     """
 

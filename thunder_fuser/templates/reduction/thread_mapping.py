@@ -373,8 +373,15 @@ def _in_portions(
         each = min(range(fewest, max(fewest, within // _FEWEST_ROWS) + 1), key=latest)
     portions = row_groups * each
     parts = min(portions, most)
-    found = ThreadMapping(threads, owned, parts * tiles, column_tiles=tiles, partials=parts)
-    return replace(found, row_groups=row_groups, portions=portions)
+    return ThreadMapping(
+        threads_per_row=threads,
+        rows_per_block=owned,
+        blocks=parts * tiles,
+        column_tiles=tiles,
+        partials=parts,
+        row_groups=row_groups,
+        portions=portions,
+    )
 
 
 def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMapping | None:
@@ -392,8 +399,15 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
 
 
 def _with_splits(threads: int, rows: int, splits: int, blocks_per_sm: int) -> ThreadMapping:
-    found = ThreadMapping(threads, 1, rows * splits, blocks_per_row=splits, partials=splits)
-    return replace(found, portions=splits, blocks_per_sm=blocks_per_sm)
+    return ThreadMapping(
+        threads_per_row=threads,
+        rows_per_block=1,
+        blocks=rows * splits,
+        blocks_per_row=splits,
+        partials=splits,
+        portions=splits,
+        blocks_per_sm=blocks_per_sm,
+    )
 
 
 def _power_of_two(number: int) -> int:
