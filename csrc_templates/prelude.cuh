@@ -89,13 +89,21 @@ TF_DEVICE double from_bits(unsigned long long v) { return __longlong_as_double((
 
 // Math functions that only one of CUDA's and the C library has under a usable name.
 namespace native {
+TF_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+TF_DEVICE double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+// Results of functions that end in a product: adding -0.0 changes none, and is not contracted.
+TF_DEVICE float exp_rn(float x) { return __fadd_rn(::expf(x), -0.0f); }
+TF_DEVICE double exp_rn(double x) { return ::exp(x); }
+TF_DEVICE float atanh(float x) { return __fadd_rn(::atanhf(x), -0.0f); }
+TF_DEVICE double atanh(double x) { return ::atanh(x); }
+TF_DEVICE float erfinv(float x) { return ::erfinvf(x); }
+TF_DEVICE double erfinv(double x) { return __dadd_rn(::erfinv(x), -0.0); }
 TF_DEVICE float erf(float x) { return ::erff(x); }
 TF_DEVICE double erf(double x) { return ::erf(x); }
 #define TF_NATIVE(name)                                          \
   TF_DEVICE float name(float x) { return ::name##f(x); }         \
   TF_DEVICE double name(double x) { return ::name(x); }
 TF_NATIVE(erfcinv)
-TF_NATIVE(erfinv)
 TF_NATIVE(exp)
 TF_NATIVE(lgamma)
 TF_NATIVE(rsqrt)

@@ -27,6 +27,8 @@ TF_DEVICE float exp(float x) {
   return x > 89.0f ? from_bits(0x7f800000u) : bounded;
 }
 TF_DEVICE double exp(double x) { return ::exp(x); }
+TF_DEVICE float exp_rn(float x) { return exp(x); }
+TF_DEVICE double exp_rn(double x) { return exp(x); }
 
 }  // namespace native
 }  // namespace tf

@@ -70,9 +70,11 @@ inline double normal_quantile(double q, double tail) {
 constexpr double kSqrtHalf = 0.70710678118654752440;
 
 // erf(x) = 2 * normal_distribution(sqrt(2) * x) - 1
-inline double erfinv(double y) { return kSqrtHalf * normal_quantile(0.5 * y, 0.5 - 0.5 * fabs(y)); }
+inline double erfinv(double y) {
+  return mul_rn(kSqrtHalf, normal_quantile(0.5 * y, 0.5 - 0.5 * fabs(y)));
+}
 inline double erfcinv(double y) {
-  return -kSqrtHalf * normal_quantile(0.5 * y - 0.5, y < 1 ? 0.5 * y : 1 - 0.5 * y);
+  return mul_rn(-kSqrtHalf, normal_quantile(0.5 * y - 0.5, y < 1 ? 0.5 * y : 1 - 0.5 * y));
 }
 inline float erfinv(float y) { return static_cast<float>(erfinv(static_cast<double>(y))); }
 inline float erfcinv(float y) { return static_cast<float>(erfcinv(static_cast<double>(y))); }

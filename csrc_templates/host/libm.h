@@ -61,6 +61,21 @@ static inline unsigned __umulhi(unsigned a, unsigned b) {
 namespace tf {
 namespace native {
 
+// Products that are not contracted: g++ keeps a * b + -0.0 as one FMA, which has the product's
+// bits; clang honours the pragma (-ffp-contract=fast-honor-pragmas).
+#if defined(__clang__)
+#define TF_MUL_RN(a, b, fma) _Pragma("clang fp contract(off)") return a * b;
+#elif defined(__FP_FAST_FMA)
+#define TF_MUL_RN(a, b, fma) return fma(a, b, -0.0);
+#else
+#define TF_MUL_RN(a, b, fma) return a * b;
+#endif
+TF_DEVICE float mul_rn(float a, float b) { TF_MUL_RN(a, b, __builtin_fmaf) }
+TF_DEVICE double mul_rn(double a, double b) { TF_MUL_RN(a, b, __builtin_fma) }
+#undef TF_MUL_RN
+
+TF_DEVICE float atanh(float x) { return ::atanhf(x); }
+TF_DEVICE double atanh(double x) { return ::atanh(x); }
 TF_DEVICE float rsqrt(float x) { return 1.0f / sqrtf(x); }
 TF_DEVICE double rsqrt(double x) { return 1.0 / sqrt(x); }
 

@@ -36,6 +36,7 @@ UNARY: dict[str, tuple[Function, float]] = {
             *("abs", "ceil", "floor", "frac", "relu", "round", "sign", "trunc", "reciprocal"),
         )
     },
+    "exp_rn": (torch.exp, LIBM),
     "sqrt": (torch.sqrt, 1.0),
     "erfinv": (torch.erfinv, 8.0),
     "erfcinv": (lambda x: torch.special.ndtri(x * 0.5) * -math.sqrt(0.5), 8.0),
@@ -51,6 +52,7 @@ BINARY: dict[str, tuple[Function, float]] = {
     "pow": (torch.pow, LIBM),
     "maximum": (torch.maximum, EXACT),
     "minimum": (torch.minimum, EXACT),
+    "mul_rn": (torch.mul, EXACT),
     "div": (torch.div, EXACT),
     "truediv": (torch.true_divide, EXACT),
     "fmod": (torch.fmod, EXACT),

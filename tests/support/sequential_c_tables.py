@@ -57,6 +57,8 @@ OPERATIONS: dict[str, str] = {
     "frac": "{0} - trunc({0})",
     **{name: f"{name}({{0}})" for name in _FUNCTIONS},
     **{name: f"{name}({{0}}, {{1}})" for name in ("atan2", "nextafter")},
+    "exp_rn": "exp({0})",
+    "mul_rn": "{0} * {1}",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",

@@ -27,7 +27,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.tables import pointwise, random
-from thunder_fuser.ir.tables.pointwise import Fact, Rule
+from thunder_fuser.ir.tables.pointwise import ROUNDED, Fact, Rule
 
 
 def reproducible_values(fusion: Fusion) -> set[Val]:
@@ -72,6 +72,8 @@ def _has_one_answer(expr: Expr) -> bool:
 def _rounds(expr: Expr) -> bool:
     """True for arithmetic that a compiler may contract with a consumer."""
     if not isinstance(expr, PointwiseOp) or not _is_real_or_complex(expr.output):
+        return False
+    if expr.op in ROUNDED.values():
         return False
     row = pointwise.lookup(expr.op)
     return not (row.has(Fact.EXACT) or row.rule is Rule.CAST)

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeGuard
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.tables.pointwise import PRODUCTS
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value, operands
 
-_SCALES = ("mul", "div", "truediv", "neg", "cast")
+_SCALES = (*PRODUCTS, "div", "truediv", "neg", "cast")
 """Operations that preserve a relative error."""
 _QUOTIENTS = ("div", "truediv")
 _UP_TO_ONE = ("erf", "tanh")
@@ -105,7 +107,7 @@ class _Search:
                 constants = [abs(o.value) for o in user.operands if isinstance(o, Literal)]
                 if not any(c >= size for c in constants) or not self._is_rounded_later(user):
                     return False
-            elif user.op == "mul":
+            elif user.op in PRODUCTS:
                 scaled = _scaled(node, user, size)
                 if scaled is None or not self._only_shifts(user, scaled):
                     return False
@@ -139,21 +141,21 @@ class _Search:
             if user.op in _SUMS:
                 others = [o for o in user.operands if o is not here]
                 return all(map(self._is_lossy, others)) and self._is_rounded_later(user)
-            if user.op != "mul":
+            if user.op not in PRODUCTS:
                 return False
             here = user
         return False
 
     def _is_lossy(self, node: Value) -> bool:
         """True for the sum of a constant and an erf or tanh, perhaps scaled."""
-        while isinstance(node, Compute) and node.op == "mul":
+        while _is_product(node):
             values = [o for o in node.operands if not isinstance(o, Literal)]
             if len(values) != 1:
                 return False
             (node,) = values
         if not isinstance(node, Compute) or node.op not in _SUMS:
             return False
-        while isinstance(node, Compute) and node.op in (*_SUMS, "mul"):
+        while isinstance(node, Compute) and node.op in (*_SUMS, *PRODUCTS):
             values = [o for o in node.operands if not isinstance(o, Literal)]
             if len(values) != 1:
                 return False
@@ -230,5 +232,5 @@ def _factors(product: Value) -> Iterator[Value]:
         yield from operands(factor) if _is_product(factor) else (factor,)
 
 
-def _is_product(node: Value) -> bool:
-    return isinstance(node, Compute) and node.op == "mul"
+def _is_product(node: Value) -> TypeGuard[Compute]:
+    return isinstance(node, Compute) and node.op in PRODUCTS

@@ -21,6 +21,7 @@ from thunder_fuser.ir.dag import topological_order
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import PointwiseOp, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.ir.tables.pointwise import PRODUCTS
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value
@@ -166,7 +167,7 @@ def _subtrahend(value: Value, element: Value, dtype: DataType) -> Value | None:
 def _is_square(value: Value) -> bool:
     return (
         isinstance(value, Compute)
-        and value.op == "mul"
+        and value.op in PRODUCTS
         and value.operands[0] is value.operands[1]
         and value.dtype is value.operands[0].dtype
     )
@@ -174,7 +175,7 @@ def _is_square(value: Value) -> bool:
 
 def _is_mean(value: Value, total: TensorView, count: int) -> bool:
     """True if a value is the sum `total` divided by `count`."""
-    if not (isinstance(value, Compute) and value.op in ("div", "mul")):
+    if not (isinstance(value, Compute) and value.op in ("div", *PRODUCTS)):
         return False
     of, by = value.operands
     if not (isinstance(of, Folded) and of.tensor is total and isinstance(by, Literal)):

@@ -23,6 +23,7 @@ from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.cast_chains import cast_chains
 from thunder_fuser.passes.cat_of_slices import cat_of_slices
 from thunder_fuser.passes.common_subexpressions import common_subexpressions
+from thunder_fuser.passes.contract_products import contract_products
 from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
@@ -49,6 +50,8 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     view_chains,
     # After views, which determine the memory order of what is summed.
     short_sums,
+    # After short sums, whose additions read products.
+    contract_products,
     # Needs pads that are one view each.
     sums_of_pads,
     # Needs slices that are one view each, and makes views of cats that are new.

@@ -39,7 +39,7 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
 from thunder_fuser.ir.tables import opaque, pointwise, reductions, scans
-from thunder_fuser.ir.tables.pointwise import Fact
+from thunder_fuser.ir.tables.pointwise import PRODUCTS, Fact
 
 _ULPS_OF_RANDOM_NUMBERS = 8
 
@@ -223,7 +223,7 @@ class ErrorAnalysis(Evaluator):
         assert error is not None
         if expr.op in ("add", "sub", "cast"):
             return error
-        if expr.op == "mul":
+        if expr.op in PRODUCTS:
             other, both = operands[1 - k].abs(), errors[1]
             return error * (other if k or both is None else other + both)
         found = _zeros(base)

@@ -47,6 +47,7 @@ from thunder_fuser.frontends.thunder.memory.reruns import choices_of, with_rerun
 from thunder_fuser.frontends.thunder.memory.saved_values import with_kept_values, with_shared_values
 from thunder_fuser.frontends.thunder.regions import formation
 from thunder_fuser.frontends.thunder.regions.joint_graph import TraceGraph, trace_graph
+from thunder_fuser.frontends.thunder.regions.primitives import primitives
 from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.frontends.thunder.remembered import look_through
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
@@ -249,9 +250,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         fusible = self._fusible(retyped, compilation)
         parts = list(formation.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims = {
-            k: formation.primitives(p, recorded, draws, facts)
-            for k, p in enumerate(parts)
-            if p.is_fusible
+            k: primitives(p, recorded, draws, facts) for k, p in enumerate(parts) if p.is_fusible
         }
         traced = trace_graph(parts, prims, facts)
         rematerialize = Rematerialization(traced.graph)

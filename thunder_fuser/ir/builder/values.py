@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -205,6 +206,15 @@ class ValueBuilder:
         out = TensorView(self._id(), dtype, tensor_domain(ids))
         self._append(PointwiseOp(op, vals, out, self.origin))
         return out
+
+    def round_last(self, x: Val) -> None:
+        """Make the last expression, if it computes `x`, one that no compiler contracts with an
+        addition that reads it.
+        """
+        last = self._exprs[-1] if self._exprs else None
+        if isinstance(last, PointwiseOp) and last.output is x and x.dtype.is_floating:
+            op = pointwise.ROUNDED.get(last.op, last.op)
+            self._exprs[-1] = replace(last, op=op)
 
     def _scalar_result(self, row: Op, vals: tuple[Scalar, ...], dtype: DataType) -> Scalar:
         if all(v.is_constant for v in vals):

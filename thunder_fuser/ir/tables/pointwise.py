@@ -232,6 +232,11 @@ def _gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.gcd(a, b).abs()
 
 
+def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """torch.lerp of contiguous operands: last bits of complex results depend on strides."""
+    return torch.lerp(start.contiguous(), end.contiguous(), weight.contiguous())
+
+
 def _erfcinv(x: torch.Tensor) -> torch.Tensor:
     """Inverse of erfc(y) = 2 * ndtr(-sqrt(2) * y)."""
     return torch.special.ndtri(x * 0.5) * -(0.5**0.5)
@@ -292,6 +297,8 @@ _ROWS = (
     _row("imag", 1, Rule.REAL, "c", torch.imag, 0, facts="ieee ieee_complex exact"),
     _row("complex", 2, Rule.COMPLEX, "bif", torch.complex, 0, facts="ieee ieee_complex exact"),
     # Arithmetic. Integers wrap around; their div and mod truncate, remainder floors; x / 0 is 0.
+    # Compilers contract mul with an addition that reads it, to one FMA, and exp, which ends in a
+    # product; never mul_rn and exp_rn.
     _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})", facts="ieee exact involution"),
     _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}",
         facts="ieee ieee_complex commutative", neutral=-0.0, ulps=1),
@@ -299,6 +306,7 @@ _ROWS = (
         facts="ieee ieee_complex", neutral=0.0, ulps=1),
     _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}",
         facts="ieee commutative", neutral=1, absorbing=0, ulps=1),
+    _row("mul_rn", 2, Rule.PROMOTE, "f", torch.mul, 1, facts="ieee commutative", neutral=1, ulps=1),
     _row("div", 2, Rule.PROMOTE, "ifc", _div, 8, facts="ieee", neutral=1),
     _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8, facts="ieee", neutral=1),
     _row("mod", 2, Rule.PROMOTE, "if", _fmod, 16),
@@ -308,7 +316,7 @@ _ROWS = (
     _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40, neutral=1, ulps=16),
     _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8, facts="ieee"),
     _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
-    _row("lerp", 3, Rule.PROMOTE, "fc", torch.lerp, 5),
+    _row("lerp", 3, Rule.PROMOTE, "fc", _lerp, 5),
     # Rounding, sign and bounds. All propagate NaN, except sign, which gives 0.
     _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1, facts="ieee exact no_negative_zero"),
     _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3, facts="ieee exact"),
@@ -328,6 +336,7 @@ _ROWS = (
     _row("nextafter", 2, Rule.PROMOTE, "f", torch.nextafter, 8, ulps=2),
     # Exponentials, logarithms, roots.
     _row("exp", 1, Rule.FLOAT, "bifc", torch.exp, 8, facts="no_negative_zero"),
+    _row("exp_rn", 1, Rule.FLOAT, "f", torch.exp, 9, facts="no_negative_zero"),
     _row("exp2", 1, Rule.FLOAT, "bifc", torch.exp2, 6, facts="no_negative_zero"),
     _row("expm1", 1, Rule.FLOAT, "bifc", torch.expm1, 16),
     _row("log", 1, Rule.FLOAT, "bifc", torch.log, 12),
@@ -398,6 +407,13 @@ _ROWS = (
         facts="any_width", neutral=0),
     _row("logical_right_shift", 2, Rule.KEEP, "i", _logical_right_shift, 3, neutral=0),
 )  # fmt: skip
+
+ROUNDED: Mapping[str, str] = MappingProxyType({"mul": "mul_rn", "exp": "exp_rn"})
+"""Operations that end in a product, which a compiler may contract with an addition that reads it,
+and those of the same results that it may not. All others are as the latter.
+"""
+
+PRODUCTS = frozenset({"mul", "mul_rn"})
 
 TABLE: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})
 """Every pointwise operation by name, related ones together."""

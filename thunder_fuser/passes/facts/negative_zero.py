@@ -69,7 +69,7 @@ class PositiveZeros:
                 return any(v in self for v in operands)
             case "sub":
                 return operands[0] in self
-            case "mul":
+            case "mul" | "mul_rn":
                 return operands[0] == operands[1]
             case "where":
                 return all(v in self for v in operands[1:])

@@ -27,9 +27,9 @@ Family = Literal["gcc", "clang", "zig"]
 
 _FLAGS = (
     *("-std=gnu++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DTF_HOST"),
-    # Kernels reinterpret memory and read neither errno nor floating-point exceptions; a*b+c is
-    # fused, as on a GPU. No flag that changes the meaning of NaN, infinity or signed zero.
-    *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+    # Kernels reinterpret memory and read neither errno nor floating-point exceptions. No flag that
+    # changes the meaning of NaN, infinity or signed zero.
+    *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math"),
     "-fopenmp-simd",
 )
 
@@ -110,9 +110,13 @@ class Compiler:
 
 _C_COMPILER = re.compile(r"(.*-)?(gcc|cc|clang)(-[\d.]+)?")
 
+# Products are contracted with additions, as on a GPU; clang contracts `mul_rn` unless told to look
+# (csrc_templates/host/libm.h).
+_CLANG_FLAGS = ("-ferror-limit=5", "-ffp-contract=fast-honor-pragmas")
 _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
     "gcc": (
         "-fmax-errors=5",
+        "-ffp-contract=fast",
         # Keeps selects among lanes: jump threading of `v < 4` through `v < 8` makes branches, and
         # loops with branches are not vectorised.
         "-fno-thread-jumps",
@@ -125,9 +129,9 @@ _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
         # Keeps sine and cosine as two calls: there is no SIMD version of sincos.
         *("-fno-builtin-sin", "-fno-builtin-cos", "-fno-builtin-sinf", "-fno-builtin-cosf"),
     ),
-    "clang": ("-ferror-limit=5",),
+    "clang": _CLANG_FLAGS,
     # zig enables UBSan by default.
-    "zig": ("-ferror-limit=5", "-fno-sanitize=undefined"),
+    "zig": (*_CLANG_FLAGS, "-fno-sanitize=undefined"),
 }
 
 

@@ -18,11 +18,12 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 
 class Ending(enum.Enum):
-    """Tag of the prim that ends a call, for memory and layout of the result of torch's kernel."""
+    """Tag of the prim that ends a call, for memory, layout and rounding of torch's result."""
 
     NEW = "the result is new memory, whatever the primitive alone would give"
     ROW_MAJOR = "the result is row-major, whatever the strides of its operands"
     CHANNELS_LAST = "the result has its channels last if they were, and is row-major if not"
+    ROUNDED = "the result is rounded before another call reads it: no FMA spans two calls"
 
 
 class Apart(enum.Enum):

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from thunder.core import dtypes
-from thunder.core import prims as prims_of_thunder
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, variableify
@@ -29,14 +26,11 @@ from thunder.executors.torchex import ex as torch_executor
 from thunder_fuser.config import current
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims import random
-from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed
-from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
+from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.frontends.thunder.regions import inplace
-from thunder_fuser.frontends.thunder.remembered import relabelled
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
-from thunder_fuser.frontends.thunder.trace.origin import LIKE, Recorded, is_backward
-from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
+from thunder_fuser.frontends.thunder.trace.origin import Recorded, is_backward
 from thunder_fuser.segment.regions.joint_graph import DevicePhase, Role
 
 Places = Mapping[int, DevicePhase | tuple[Refusal, ...]]
@@ -121,7 +115,7 @@ def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = Fals
     drawn: set[str] = set()
     repeated: set[str] = set()
     for bsym in trace.bound_symbols:
-        on_cuda |= any(t.device.type == "cuda" for t in _tensors(bsym.flat_proxy_outs))
+        on_cuda |= any(t.device.type == "cuda" for t in tensors(bsym.flat_proxy_outs))
         is_joint |= bsym.sym.id is PrimIDs.GET_GRAD
         for name in random.drawn(bsym):
             first = recorded.first_name(name)
@@ -135,7 +129,7 @@ def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = Fals
     unsaved = _unsaved(trace, kept, aliases)
     if not saves_like_torch:
         arguments, _ = tree_flatten_with_dataclass(returned["flat_args"])
-        free = {p.name for p in _tensors(arguments)} | recorded.saved_results
+        free = {p.name for p in tensors(arguments)} | recorded.saved_results
         unsaved -= frozenset(map(aliases.memory, free))
     return TraceInfo(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases, unsaved)
 
@@ -185,7 +179,7 @@ def _place(bsym: BoundSymbol, aliases: Aliases) -> DevicePhase | tuple[Refusal, 
     """
     prims = list(flatten(bsym))
     given = {p.device for b in prims for p in b.flat_proxy_outs}
-    read = {p.device for b in prims for p in _tensors(b.flat_proxy_args) if not is_cpu_scalar(p)}
+    read = {p.device for b in prims for p in tensors(b.flat_proxy_args) if not is_cpu_scalar(p)}
     if len(given) != 1 or not read <= given:
         placed = ", ".join(sorted(map(str, given | read)))
         return (Refusal("device", f"works on several devices: {placed}"),)
@@ -199,7 +193,8 @@ def _place(bsym: BoundSymbol, aliases: Aliases) -> DevicePhase | tuple[Refusal, 
     return DevicePhase(device, is_backward(bsym))
 
 
-def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
+def tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
+    """Return those of the proxies that are tensors."""
     return [p for p in proxies if isinstance(p, TensorProxy)]
 
 
@@ -254,142 +249,6 @@ def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
     return None
 
 
-def primitives(
-    part: RegionCandidate, recorded: Recorded, draws: RngStates, facts: TraceInfo
-) -> tuple[BoundSymbol, ...]:
-    """Return the prims of a part: with source lines and layout tags, and with stateless random
-    prims.
-    """
-    prims = [
-        draws.stateless(_tagged(recorded.located(prim, whole), recorded, facts.aliases))
-        for whole in part.symbols
-        for prim in _with_operand(whole)
-    ]
-    prims = _ordered_where_made(list(_rounded_once(_ordered_as_indexed(prims), recorded)))
-    return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
-
-
-def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """Return the prims with layout tags of a renaming propagated to the prim that defines the
-    renamed value.
-    """
-    wanted: dict[str, frozenset[object]] = {}
-    found: list[BoundSymbol] = []
-    for prim in reversed(prims):
-        orders = {tag for tag in prim.tags if isinstance(tag, LiesAs) or tag in ORDERS}
-        orders = orders.union(*(wanted.get(p.name, frozenset()) for p in prim.flat_proxy_outs))
-        if orders and role(prim) is Role.RENAME:
-            source = prim.flat_proxy_args[0].name
-            wanted[source] = wanted.get(source, frozenset()) | orders
-        found.append(relabelled(prim, tags=prim.tags | orders) if orders - prim.tags else prim)
-    return found[::-1]
-
-
-def _ordered_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """Return the prims with a `LiesAsIndexed` tag on those that end an indexing by a tensor.
-
-    Thunder wraps negative indices, flattens the index, takes, and reshapes the result to the
-    index's shape.
-    """
-    by = {b.output.name: b for b in prims if isinstance(b.output, TensorProxy)}
-
-    def made(x: object, name: PrimIDs) -> Sequence[Any]:
-        """Return the arguments of the prim that defines `x` if its id is `name`, or ()."""
-        b = by.get(x.name) if isinstance(x, TensorProxy) else None
-        return b.args if b is not None and b.sym.id is name else ()
-
-    found: dict[str, LiesAsIndexed] = {}
-    ended: list[BoundSymbol] = []
-    for prim in prims:
-        tag = None
-        if prim.sym.id is PrimIDs.TAKE:
-            source, flat, dim = prim.args
-            wrapped = next(iter(made(flat, PrimIDs.RESHAPE)), flat)
-            index, offset = made(wrapped, PrimIDs.ADD) or (None, None)
-            offset = next(iter(made(offset, PrimIDs.CONVERT_ELEMENT_TYPE)), offset)
-            if index is not None and made(offset, PrimIDs.WHERE):
-                tag = found[prim.output.name] = LiesAsIndexed(source.name, dim, index.name)
-                tag = tag if index.ndim == 1 else None
-        elif prim.sym.id is PrimIDs.RESHAPE:
-            tag = found.get(prim.args[0].name)
-        ended.append(relabelled(prim, tags=prim.tags | {tag}) if tag else prim)
-    return ended
-
-
-def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
-    """Yield the prims of a symbol; in a call such as zeros_like, FULL gets the operand whose layout
-    its result has. Not in the backward: no tensor is saved for a gradient's layout alone.
-    """
-    knows = whole.sym.id in LIKE and not is_backward(whole)
-    read = _tensors(whole.flat_proxy_args) if knows else []
-    like = next((p for p in read if p.device == whole.flat_proxy_outs[0].device), None)
-    for prim in flatten(whole):
-        if like is not None and prim.sym.id is PrimIDs.FULL and is_supported(like):
-            prim = prim.from_bsym(kwargs={**prim.kwargs, "like": like})
-        yield prim
-
-
-def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSymbol:
-    """Return the prim with tags for memory and layout of the result of the call that it ends."""
-    names = [p.name for p in prim.flat_proxy_outs]
-    ends = {
-        Ending.NEW: aliases.is_owner(prim),
-        Ending.ROW_MAJOR: any(map(recorded.is_row_major, names)),
-        Ending.CHANNELS_LAST: any(map(recorded.keeps_channels_last, names)),
-    }
-    found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
-    leaders = map(recorded.leaders, names)
-    found.update(tag for tag in leaders if tag is not None)
-    return relabelled(prim, tags=prim.tags | found) if found else prim
-
-
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:
     """Return the device of a region; one without prims returns its inputs, whose device it has."""
     return to_torch_device((prims[0].flat_proxy_outs if prims else outputs)[0].device)
-
-
-def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[BoundSymbol]:
-    """Yield the prims without round trips through 16 bits inside one call of the user's.
-
-    Thunder decomposes a call such as gelu into prims that each round to the tensor's dtype. Torch's
-    kernel for the call computes in fp32 and rounds once, at its end; so does a fusion.
-    """
-    unrounded: dict[str, TensorProxy] = {}
-    for prim in prims:
-        if prim.sym.id is not PrimIDs.CONVERT_ELEMENT_TYPE:
-            yield prim
-            continue
-        (source, dtype), out = prim.args, prim.output
-        wide = unrounded.get(source.name) if isinstance(source, TensorProxy) else None
-        if isinstance(source, TensorProxy) and _narrows(source, out):
-            unrounded[out.name] = source
-        elif wide is not None and recorded.in_one_call(source.name, out.name):
-            prim = prim.from_bsym(args=(wide, dtype))
-        yield prim
-
-
-def _same_gradients(prims: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """Yield the prims with a widening and narrowing back of a gradient replaced by a shallow copy.
-
-    Thunder's rules upcast to fp32 even where nothing is computed. A gradient may alias the tensor
-    that autograd passed in; elsewhere a cast gives new memory, which the user may write to.
-    """
-    widened: dict[str, TensorProxy] = {}
-    for prim in prims:
-        if prim.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE and isinstance(prim.args[0], TensorProxy):
-            source, out = prim.args[0], prim.output
-            if _narrows(out, source):
-                widened[out.name] = source
-            origin = widened.get(source.name)
-            if origin is not None and origin.dtype == out.dtype:
-                same = prims_of_thunder.shallow_copy.bind(origin, output=out)
-                prim = same.from_bsym(
-                    source_filename=prim.source_filename,
-                    source_positions=prim.source_positions,
-                    tags=prim.tags,
-                )
-        yield prim
-
-
-def _narrows(source: TensorProxy, out: TensorProxy) -> bool:
-    return source.dtype == dtypes.float32 and out.dtype in (dtypes.bfloat16, dtypes.float16)

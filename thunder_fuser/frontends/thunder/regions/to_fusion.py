@@ -163,6 +163,8 @@ class _Region:
             value = self._builder.cast(value, wanted)
         if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
             raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
+        if Ending.ROUNDED in prim.tags:
+            self._builder.round_last(value)
         if role(prim) is Role.UPDATE and self._writes_itself(prim):
             self._first[out.name] = self._first_name(prim.args[1])
             return

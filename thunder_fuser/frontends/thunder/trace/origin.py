@@ -60,6 +60,7 @@ class Recorded:
                 self._positions.setdefault((name, is_backward(bsym)), k)
         self._lines: dict[str, Line] = {}
         self._calls: dict[str, int] = {}
+        self._results: set[str] = set()
         self._new: set[str] = set()
         self._row_major: set[str] = set()
         self._channels_last: set[str] = set()
@@ -102,6 +103,7 @@ class Recorded:
         results = [p.name for p in bsym.flat_proxy_outs]
         if bsym.sym is norms.BATCH_NORM:
             results = results[:1]
+        self._results.update(results)
         self._new.update(results if _gives_new_memory(bsym) else ())
         if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
@@ -133,6 +135,10 @@ class Recorded:
         """True if one call of the user's defines all of these values, itself or in subsymbols."""
         calls = {self._calls.get(self.first_name(name)) for name in names}
         return len(calls) == 1 and None not in calls
+
+    def is_result(self, name: str) -> bool:
+        """True if a value is the result of a call of the user's."""
+        return self.first_name(name) in self._results
 
     def owns(self, name: str) -> bool:
         """True if a value is the result of a call of the user's that returns new memory."""
