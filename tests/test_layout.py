@@ -33,7 +33,8 @@ LAYERS = (
         "_registration",
     ),
     "garbage",
-    *("ir", "analysis", "lower", "passes", "segment", "templates", "codegen", "observers"),
+    *("ir", "analysis", "kernel_ir"),
+    *("lower", "passes", "segment", "templates", "codegen", "observers"),
     *("runtime", "compile", "compiled_fusion", "sharding", "frontends", "nvfuser", "inspect"),
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),
 )

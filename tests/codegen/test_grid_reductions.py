@@ -19,7 +19,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, DATACENTER, H200
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST

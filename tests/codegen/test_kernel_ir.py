@@ -14,14 +14,14 @@ from tests.zoo.template_programs import (
     scanned,
     transposed,
 )
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.codegen.cuda_text import CudaText
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import FusionDefinition
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.kernel_ir_text import ListingText, listing
+from thunder_fuser.kernel_ir.printer import ListingText, listing
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
 

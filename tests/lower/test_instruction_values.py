@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.generator import random_case
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_mix import instruction_regions
 from thunder_fuser.lower.instruction_values import Region, sampled_threads, sectors_touched
 from thunder_fuser.lower.pipes import Pipe

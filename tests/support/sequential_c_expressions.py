@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tests.support import sequential_c_reducers as reducers
 from tests.support.sequential_c_tables import OPERATIONS, Unprintable, ctype
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
 
 
 class ExpressionsC:

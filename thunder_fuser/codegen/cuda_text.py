@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import pointwise, random, reductions
-from thunder_fuser.lower import kernel_ir as ir
 
 _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 _UNSIGNED = {DataType.Int32: ("unsigned", "u"), DataType.Int: ("unsigned long long", "ull")}

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.estimated_registers import registers_of
 from thunder_fuser.lower.instruction_mix import instruction_regions
 from thunder_fuser.lower.instruction_values import Access, Region

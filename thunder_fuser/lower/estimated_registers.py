@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_expressions import array_name
 from thunder_fuser.occupancy import registers_of_thread, resident_blocks
 

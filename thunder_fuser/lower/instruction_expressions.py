@@ -8,11 +8,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import instruction_table as table
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_values import (
     SAMPLED_WARPS,
     Access,

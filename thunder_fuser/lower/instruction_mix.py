@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import random, reductions
 from thunder_fuser.lower import instruction_table as table
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_expressions import (
     ACCESS_BYTES,
     CLUSTER_BARRIERS,

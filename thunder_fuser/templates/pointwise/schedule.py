@@ -17,8 +17,8 @@ from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups

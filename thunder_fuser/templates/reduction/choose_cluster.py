@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
-from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.templates.reduction.cluster_mapping import can_meet, in_cluster
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes

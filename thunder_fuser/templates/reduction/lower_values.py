@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.kernel_ir import WORD, Var, add, equal, less, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
-from thunder_fuser.lower.kernel_ir import WORD, Var, add, equal, less, times
 from thunder_fuser.lower.lanes import lane_condition
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import (

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import PhiloxCall, Value, reachable
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray

@@ -9,8 +9,8 @@ from typing import ClassVar
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.brief import is_rounded
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
 from thunder_fuser.lower.row_program import Point

@@ -23,8 +23,8 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass

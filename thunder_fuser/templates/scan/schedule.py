@@ -20,8 +20,8 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import scans
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 from thunder_fuser.lower.scan_program import PulledScans, pull_scans

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
 
 _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
 
