@@ -33,7 +33,7 @@ LAYERS = (
         "_registration",
     ),
     "garbage",
-    *("ir", "analysis", "kernel_ir"),
+    *("ir", "analysis", "kernel_ir", "time_model"),
     *("lower", "passes", "segment", "templates", "codegen", "observers"),
     *("runtime", "compile", "compiled_fusion", "sharding", "frontends", "nvfuser", "inspect"),
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),

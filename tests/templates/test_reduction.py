@@ -26,7 +26,6 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.estimate import estimate_kernel
 from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
@@ -38,6 +37,7 @@ from thunder_fuser.templates.reduction.lower import fits_int32
 from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
+from thunder_fuser.time_model.estimate import estimate_kernel
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))

@@ -2,7 +2,7 @@
 
 Statements are processed as a compiler does: loops are unrolled, common subexpressions eliminated,
 dead code dropped. The result is one region per remaining loop or predicated part, and one for the
-rest. Tests compare them with machine code (tests/codegen/test_instruction_mix.py).
+rest. Tests compare them with machine code (tests/time_model/test_instruction_mix.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import random, reductions
-from thunder_fuser.lower import instruction_table as table
-from thunder_fuser.lower.instruction_expressions import (
+from thunder_fuser.time_model import instruction_table as table
+from thunder_fuser.time_model.instruction_expressions import (
     ACCESS_BYTES,
     CLUSTER_BARRIERS,
     ExpressionMix,
@@ -26,8 +26,8 @@ from thunder_fuser.lower.instruction_expressions import (
     exchanges,
     words,
 )
-from thunder_fuser.lower.instruction_values import Form, Number, Region, Sample
-from thunder_fuser.lower.pipes import Mix, Pipe
+from thunder_fuser.time_model.instruction_values import Form, Number, Region, Sample
+from thunder_fuser.time_model.pipes import Mix, Pipe
 
 _STEP = Mix({Pipe.ALU: 2.0, Pipe.OTHER: 1.0})
 """Loop overhead per iteration: increment, comparison, branch."""
