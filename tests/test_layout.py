@@ -101,6 +101,17 @@ def test_files_can_be_read_in_one_sitting() -> None:
     assert len(long) <= len(SOURCES) / 20, long
 
 
+def test_register_figures_are_in_one_module() -> None:
+    figure = re.compile(r"^\w*(?:REGISTERS|ACCUMULATORS|WORDS)\w*(?:, \w+)* = \d", re.MULTILINE)
+    found = {
+        path.name
+        for folder in ("lower", "templates")
+        for path in (PACKAGE / folder).rglob("*.py")
+        if figure.search(path.read_text())
+    }
+    assert found == {"register_budget.py"}
+
+
 def test_every_module_says_where_it_sits() -> None:
     silent = [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
     assert silent == []

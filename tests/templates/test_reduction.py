@@ -26,7 +26,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
+from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
@@ -175,12 +175,12 @@ def test_gradients_of_wide_norms_are_one_kernel_of_clusters(
     assert plan.bytes == plan.bytes_ideal
     (found,) = row_schedules(plan)
     words = len([t for t in found.grid_reductions if t.is_of_columns])
-    if words * columns > MAX_TOTAL_WORDS:
+    if words * columns > BLOCK_ACCUMULATORS:
         assert before.kernels == 2
         assert before.bytes > 1.3 * plan.bytes
         assert found.mapping.shares_rows
     tile = found.steps * found.threads * found.lanes.vector
-    assert words * tile <= MAX_TOTAL_WORDS
+    assert words * tile <= BLOCK_ACCUMULATORS
     assert not found.row_cache.reread
     one, two = (
         sum(s.estimate.seconds for s in estimated(p, d).segments if s.kernels)
