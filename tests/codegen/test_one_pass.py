@@ -182,7 +182,7 @@ def norm(name: str) -> Norm:
 
 def vector_loads(kernel: Kernel) -> int:
     """Places of a text that load eight elements; under a test they are fetched as words."""
-    return kernel.source.count("tf::load<8>(") + kernel.source.count("tf::fetch<8>(")
+    return kernel.source.count("tf::load<8>(") + kernel.source.count("tf::raw_load<8>(")
 
 
 @pytest.mark.parametrize("columns", [131072, 262144])

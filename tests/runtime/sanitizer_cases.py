@@ -135,7 +135,7 @@ def stacked() -> Case:
         x = b.apply("sub", (x, b.reduce(fold, x, [0], keepdim=True)), DataType.Float)
     b.output(x)
     case = generated(b.build(), H200)
-    assert "stacked_reduce" in case[0].source
+    assert "outer_block_reduce" in case[0].source
     return case
 
 

@@ -528,7 +528,7 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     weights = [found.accesses[k].loads[0].tensor for k in found.not_hoisted]
     assert [t.sizes for t in weights] == [(1, 16384)]
     kernels = [g.kernel for g in generate_kernels(plan, device).values()]
-    assert sum("tf::hidden_zero()" in k.source for k in kernels) == 1
+    assert sum("tf::opaque_zero()" in k.source for k in kernels) == 1
     made = compile_cubin(kernels, device.arch).resources.values()
     assert all(r.spill_store_bytes <= 8 for r in made)
     # One vector of each row has room.

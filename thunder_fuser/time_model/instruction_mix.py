@@ -481,7 +481,7 @@ def _share(inside: Sample | None, holds: bool) -> float:
 
 
 def _share_lanes(first: ir.Expr, others: Sequence[ir.Expr]) -> bool:
-    """True if two reductions take one half of a warp's lanes each (`Together` in reduce.cuh)."""
+    """True if two reductions take one half of a warp's lanes each (`Grouped` in reduce.cuh)."""
     if len(others) != 1 or not isinstance(first, ir.BlockReduce):
         return False
     commutes = reductions.lookup(first.reducer.op).accumulator.commutes
