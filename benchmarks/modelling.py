@@ -12,9 +12,9 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATACENTER
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.lower.pipes import Pipe
 from thunder_fuser.segment.plan import Segment
 from thunder_fuser.templates.estimate import estimate_segment
+from thunder_fuser.time_model.pipes import Pipe
 
 _COLUMNS = (
     Column("workload", "workload"),
@@ -33,7 +33,7 @@ _COLUMNS = (
     Column("bound", "bound"),
 )
 _NOTE = (
-    "Expected, not measured: what the time model (thunder_fuser/lower/estimate.py) makes of the "
+    "Expected, not measured: what the time model (thunder_fuser/time_model) makes of the "
     "generated kernels' statements; nothing runs.  Instructions: of all threads, for each element "
     "of the largest tensor, by pipe.  Plan: distinct bytes of inputs and outputs.  Memory: with "
     "what is read again because caches do not hold it.  Again: what multiprocessors read "

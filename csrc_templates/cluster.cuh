@@ -28,7 +28,7 @@ TF_DEVICE T cluster_reduce(T value, T* slots, int tid, int rank TF_SITE_PARAM) {
 template <int Threads, int Blocks, class... Exchanges>
 TF_DEVICE void cluster_reduce(int tid, int rank, Exchanges&... each) {
   constexpr int warps = Threads / 32, all = warps * Blocks;
-  using Steps = Together<Exchanges...>;
+  using Steps = Grouped<Exchanges...>;
   const int lane = tid % 32;
   Steps::over_lanes(lane, each...);
   Steps::template leave<Blocks>(lane, rank * warps + tid / 32, each...);

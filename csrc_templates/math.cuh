@@ -233,7 +233,9 @@ TF_DEVICE float div(float a, float b) { return a / b; }
 TF_DEVICE double div(double a, double b) { return a / b; }
 // Division by a constant with reciprocal high + low: lower/constant_division.py proves that it
 // has the bits of a / b. The parts have equal signs, or infinities would give NaN.
-TF_DEVICE float div_by(float a, float high, float low) { return fmaf(a, high, a * low); }
+TF_DEVICE float divide_by_constant(float a, float high, float low) {
+  return fmaf(a, high, a * low);
+}
 
 // Approximations for results that are only used rounded to 16 bits or less.
 namespace brief {

@@ -93,12 +93,14 @@ TF_DEVICE void normals(unsigned long long seed, unsigned long long first,
 
 // The k-th value of one subsequence, by selects, because registers cannot be indexed.
 template <class T>
-TF_DEVICE T selected(const T* numbers, int k) {
+TF_DEVICE T dynamic_register(const T* numbers, int k) {
   const T low = k & 1 ? numbers[1] : numbers[0];
   const T high = k & 1 ? numbers[3] : numbers[2];
   return k & 2 ? high : low;
 }
-TF_DEVICE double selected(const double* numbers, int k) { return k ? numbers[1] : numbers[0]; }
+TF_DEVICE double dynamic_register(const double* numbers, int k) {
+  return k ? numbers[1] : numbers[0];
+}
 
 // ---- distributions from standard values, rounded to T
 

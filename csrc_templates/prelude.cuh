@@ -69,7 +69,7 @@ constexpr int kAccessBytes = 16;
 constexpr bool kRegistersAreWords = true;
 
 // 0 that is opaque to the compiler: a load whose address contains it is not hoisted from a loop.
-TF_DEVICE int hidden_zero() {
+TF_DEVICE int opaque_zero() {
   int zero;
   asm volatile("mov.u32 %0, 0;" : "=r"(zero));
   return zero;
@@ -77,7 +77,7 @@ TF_DEVICE int hidden_zero() {
 
 // False, opaque to the compiler: grids have no third dimension. A branch on it ends a basic block,
 // and ptxas moves no loads between basic blocks.
-TF_DEVICE bool hidden_false() { return blockIdx.z != 0; }
+TF_DEVICE bool opaque_false() { return blockIdx.z != 0; }
 
 // Forces a value to be computed here; NVVM would sink it into the branch that uses it.
 TF_DEVICE void keep(int& v) { asm volatile("" : "+r"(v)); }

@@ -117,7 +117,7 @@ TF_DEVICE T* slots_of_block(T* slots, int rank) {
 // Interleaved steps of several independent reductions: over the lanes of a warp, the write of its
 // partial result to all blocks, and over all warps.
 template <class... Exchanges>
-struct Together {
+struct Grouped {
   static TF_DEVICE void over_lanes(int lane, Exchanges&... each) {
     TF_UNROLL
     for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
@@ -136,7 +136,7 @@ struct Together {
 // Two reductions with one operator cost little more than one: each half of a warp's lanes computes
 // one of them, and the halves exchange results at the end.
 template <class Op, class T, int At, int OtherAt>
-struct Together<Exchange<Op, T, At, true>, Exchange<Op, T, OtherAt, true>> {
+struct Grouped<Exchange<Op, T, At, true>, Exchange<Op, T, OtherAt, true>> {
   using First = Exchange<Op, T, At, true>;
   using Second = Exchange<Op, T, OtherAt, true>;
   static TF_DEVICE void over_lanes(int lane, First& first, Second& second) {
@@ -185,7 +185,7 @@ template <int Threads, int Groups = 1, class... Exchanges>
 TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   constexpr int warps = Threads / 32;
   static_assert(warps > 1, "a warp needs no slots");
-  using Steps = Together<Exchanges...>;
+  using Steps = Grouped<Exchanges...>;
   const int lane = tid % 32;
   Steps::over_lanes(lane, each...);
   Steps::template leave<1>(lane, tid / 32, each...);
@@ -197,7 +197,7 @@ TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
 // `Threads` with equal index modulo `Rows`, a power of two up to 32, which share rows. `slots` is
 // shared memory for (Threads / 32 + 1) * Rows * N values, not used by anything else.
 template <class Op, int Threads, int Rows, int N, class Accumulators, class T>
-TF_DEVICE void stacked_reduce(Accumulators& lanes, T* slots TF_SITE_PARAM) {
+TF_DEVICE void outer_block_reduce(Accumulators& lanes, T* slots TF_SITE_PARAM) {
   constexpr int warps = Threads / 32, width = Rows * N;
   static_assert(warps * 32 == Threads, "a block is a whole number of warps");
   const int row = threadIdx.x % Rows, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -229,24 +229,24 @@ TF_DEVICE void stacked_reduce(Accumulators& lanes, T* slots TF_SITE_PARAM) {
 
 // Loads a partial result of a block, for both layouts: array or Lanes.
 template <class T>
-TF_DEVICE T part_at(const T* parts, long long place) {
+TF_DEVICE T partial_at(const T* parts, long long place) {
   return fresh(parts + place);
 }
 template <class T, int N>
-TF_DEVICE T part_at(const Lanes<T, N>* parts, long long place) {
+TF_DEVICE T partial_at(const Lanes<T, N>* parts, long long place) {
   return parts[place / N].fresh(place % N);
 }
 
 // Loads of partial results that a thread has in flight.
-constexpr int kPartsAhead = 8;
+constexpr int kPartialsAhead = 8;
 // One of several grid reductions that a block completes together: the blocks' partial results, and
 // shared memory for one value per thread.
 template <class Op, class T, class Parts>
 struct Partials {
   const Parts* parts;
   T* slots;
-  T value, next[kPartsAhead];
-  TF_DEVICE void fetch(int j, long long place) { next[j] = part_at(parts, place); }
+  T value, next[kPartialsAhead];
+  TF_DEVICE void fetch(int j, long long place) { next[j] = partial_at(parts, place); }
   TF_DEVICE void add(T other) { value = Op::combine(value, other); }
 };
 template <class Op, class T, class Parts>
@@ -258,11 +258,11 @@ TF_DEVICE Partials<Op, T, Parts> partials(const Parts* parts, T* slots) {
 // threads with equal index modulo Width have the same point and get the same value. The reductions
 // share the barriers, and their loads are independent.
 template <int Threads, int Width, int Count, class... Totals>
-TF_DEVICE void sum_parts(int points, int point, Totals&... each) {
+TF_DEVICE void reduce_partials(int points, int point, Totals&... each) {
   constexpr int groups = Threads / Width;
   const int group = threadIdx.x / Width, lane = threadIdx.x % Width;
   // All loads at once if there are few.
-  constexpr int most = Threads > 1 ? kPartsAhead : 1, rounds = (Count + groups - 1) / groups;
+  constexpr int most = Threads > 1 ? kPartialsAhead : 1, rounds = (Count + groups - 1) / groups;
   constexpr int ahead = rounds < most ? rounds : most;
   TF_UNROLL_BY(1)
   for (int begin = 0; begin < Count; begin += ahead * groups) {
@@ -290,11 +290,11 @@ TF_DEVICE void sum_parts(int points, int point, Totals&... each) {
   for (int i = 1; i < groups && i < Count; ++i) (each.add(each.slots[i * Width + lane]), ...);
 }
 
-// sum_parts for a single reduction.
+// reduce_partials for a single reduction.
 template <class Op, int Threads, int Width, int Count, class Parts, class T>
-TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots) {
+TF_DEVICE T reduce_partials(const Parts* parts, int points, int point, T* slots) {
   Partials<Op, T, Parts> total = partials<Op>(parts, slots);
-  sum_parts<Threads, Width, Count>(points, point, total);
+  reduce_partials<Threads, Width, Count>(points, point, total);
   return total.value;
 }
 

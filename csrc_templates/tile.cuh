@@ -22,7 +22,7 @@ TF_DEVICE void turn(const T (&in)[N][W], T (&out)[W][N]) {
 // `Columns` elements per row. A thread writes `Width` rows at once; row group g is swizzled by XOR
 // of the unit index with g * `Spread` % `Ways`.
 template <class T, int Columns, int Width, int Spread, int Ways>
-struct Tile {
+struct TransposeTile {
   static constexpr int kFull = 16 / (int)sizeof(T);
   static constexpr int kUnit = kFull < Columns ? kFull : Columns;
   T* at;
@@ -34,24 +34,24 @@ struct Tile {
 
   // Sets element (row + w, column + n) to in[n][w].
   template <int N>
-  TF_DEVICE void put(int row, int column, const T (&in)[N][Width] TF_SITE_PARAM) {
+  TF_DEVICE void store(int row, int column, const T (&in)[N][Width] TF_SITE_PARAM) {
     T turned[Width][N];
     turn(in, turned);
     TF_UNROLL
     for (int w = 0; w < Width; ++w) {
-      store<N>(at + place(row + w, column), turned[w] TF_SITE_ARG);
+      tf::store<N>(at + place(row + w, column), turned[w] TF_SITE_ARG);
     }
   }
 
   // Sets out[v] to element (row, column + v).
   template <int V>
-  TF_DEVICE void get(int row, int column, T (&out)[V] TF_SITE_PARAM) const {
+  TF_DEVICE void load(int row, int column, T (&out)[V] TF_SITE_PARAM) const {
     constexpr int M = V < kUnit || Ways == 1 ? V : kUnit;
-    if constexpr (M == V) return load<V>(at + place(row, column), out TF_SITE_ARG);
+    if constexpr (M == V) return tf::load<V>(at + place(row, column), out TF_SITE_ARG);
     TF_UNROLL
     for (int v = 0; v < V; v += M) {
       T piece[M];
-      load<M>(at + place(row, column + v), piece TF_SITE_ARG);
+      tf::load<M>(at + place(row, column + v), piece TF_SITE_ARG);
       TF_UNROLL
       for (int m = 0; m < M; ++m) out[v + m] = piece[m];
     }

@@ -89,25 +89,25 @@ TF_DEVICE void load_unaligned(const T* p, T (&out)[N]) {
 // Registers of a vector load in flight, as 32-bit words if N elements fill any: no instruction
 // waits for the load before unpack(). T is bf16, f16 or float.
 template <bool kWhole, class T, int N>
-struct FetchOf {
+struct RawVectorOf {
   using type = Vec<T, N>;
 };
 template <class T, int N>
-struct FetchOf<true, T, N> {
+struct RawVectorOf<true, T, N> {
   using type = Vec<unsigned, N * sizeof(T) / 4>;
 };
 template <class T, int N>
-using Fetch = typename FetchOf<N * sizeof(T) % 4 == 0, T, N>::type;
+using RawVector = typename RawVectorOf<N * sizeof(T) % 4 == 0, T, N>::type;
 
 template <int N, class T>
-TF_DEVICE Fetch<T, N> fetch(const T* p TF_SITE_PARAM) {
+TF_DEVICE RawVector<T, N> raw_load(const T* p TF_SITE_PARAM) {
   static_assert(N * sizeof(T) <= 16, "one access");
   TF_ASSERT((unsigned long long)p % (N * sizeof(T)) == 0, "misaligned vector load");
-  return *reinterpret_cast<const Fetch<T, N>*>(p);
+  return *reinterpret_cast<const RawVector<T, N>*>(p);
 }
-// out[i] = p[i], for the result of fetch(p)
+// out[i] = p[i], for the result of raw_load(p)
 template <int N, class T>
-TF_DEVICE void unpack(const Fetch<T, N>& words, T (&out)[N]) {
+TF_DEVICE void unpack(const RawVector<T, N>& words, T (&out)[N]) {
   if constexpr (N * sizeof(T) % 4 == 0) {
     constexpr int parts = 4 / (int)sizeof(T);
     TF_UNROLL

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import thunder_fuser
 from benchmarks.report import summary
 from tests.support.plans import definitions_table, programs_table
 from tests.support.refusal_examples import codes_of, run
@@ -178,6 +179,17 @@ def test_the_layout_names_every_package() -> None:
     assert [name for name in named if not (ROOT / name).is_dir()] == []
     packages = {f"thunder_fuser/{p.parent.name}/" for p in ROOT.glob("thunder_fuser/*/__init__.py")}
     assert packages <= set(named)
+
+
+def test_every_public_name_is_in_the_pages() -> None:
+    """As code: between backticks, or in a block."""
+    text = "".join(page.read_text() for page in PAGES)
+    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.S))
+    assert set(thunder_fuser.__all__) - set(re.findall(r"\w+", code)) == set()
+
+
+def test_every_error_is_public() -> None:
+    assert {row.error.__name__ for row in ERRORS} <= set(thunder_fuser.__all__)
 
 
 def _with_output(match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from thunder_fuser.config import options
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.lower.kernel_ir import KernelIR
+from thunder_fuser.kernel_ir import KernelIR
 from thunder_fuser.observers import Stage, observing
 from thunder_fuser.passes import PIPELINE
 from thunder_fuser.segment.plan import SegmentedFusion

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from thunder_fuser.errors import FuserValueError as FuserValueError
     from thunder_fuser.errors import InternalError as InternalError
     from thunder_fuser.errors import KernelError as KernelError
+    from thunder_fuser.errors import LimitError as LimitError
+    from thunder_fuser.errors import LoadError as LoadError
     from thunder_fuser.errors import Refusal as Refusal
     from thunder_fuser.errors import TargetError as TargetError
     from thunder_fuser.frontends.definition import DataType as DataType
@@ -61,6 +63,8 @@ _HOMES = {
         "FuserValueError",
         "InternalError",
         "KernelError",
+        "LimitError",
+        "LoadError",
         "Refusal",
         "TargetError",
     ),

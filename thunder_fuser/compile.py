@@ -22,8 +22,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.lower.estimated_registers import asking_for_occupancy
-from thunder_fuser.lower.verify_kernel_ir import verify
+from thunder_fuser.kernel_ir.verify import verify
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
@@ -35,6 +34,7 @@ from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
+from thunder_fuser.time_model.registers import asking_for_occupancy
 
 
 @dataclass(frozen=True, slots=True)

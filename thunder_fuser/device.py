@@ -17,7 +17,7 @@ _KEPT = 0.75
 @dataclass(frozen=True, slots=True)
 class PipeLanes:
     """Instruction throughput of a multiprocessor per pipe, in thread instructions per clock; pipe
-    names as in `lower/pipes.py`.
+    names as in `time_model/pipes.py`.
 
     issue   limit for all pipes together
     tensor  FLOPs of the tensor cores per clock, with 16-bit operands and fp32 accumulation

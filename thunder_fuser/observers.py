@@ -23,9 +23,9 @@ from thunder_fuser.codegen.kernel import Kernel, listing_text
 from thunder_fuser.config import current
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.printer import to_python
+from thunder_fuser.kernel_ir import KernelIR
+from thunder_fuser.kernel_ir.printer import listing
 from thunder_fuser.log import PACKAGE
-from thunder_fuser.lower.kernel_ir import KernelIR
-from thunder_fuser.lower.kernel_ir_text import listing
 
 _log = logging.getLogger(__name__)
 

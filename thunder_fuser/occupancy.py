@@ -17,13 +17,9 @@ _PARTITIONS = 4
 _REGISTER_UNIT = 256
 """Allocation granularity of registers per warp, which is 8 per thread."""
 _SHARED_UNIT = 128
-FEWEST_REGISTERS = 48
-"""Registers per thread below which reduction kernels spill."""
 
 
-def resident_blocks(
-    device: DeviceInfo, threads: int, registers: int = FEWEST_REGISTERS, shared_bytes: int = 0
-) -> int:
+def resident_blocks(device: DeviceInfo, threads: int, registers: int, shared_bytes: int = 0) -> int:
     """Resident blocks per multiprocessor; 0 if not even one block fits.
 
     threads       per block

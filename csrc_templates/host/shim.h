@@ -57,8 +57,8 @@ static __forceinline__ To bit_cast(From v) {
   __builtin_memcpy(&r, &v, sizeof r);
   return r;
 }
-TF_DEVICE int hidden_zero() { return 0; }
-TF_DEVICE bool hidden_false() { return false; }
+TF_DEVICE int opaque_zero() { return 0; }
+TF_DEVICE bool opaque_false() { return false; }
 TF_DEVICE void keep(int&) {}
 TF_DEVICE unsigned bits(float v) { return bit_cast<unsigned>(v); }
 TF_DEVICE unsigned long long bits(double v) { return bit_cast<unsigned long long>(v); }

@@ -21,8 +21,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, DEVICES, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.lower.estimate import estimate_kernel
-from thunder_fuser.lower.kernel_ir import AsyncCopies, AwaitCopies, CopyAsync
+from thunder_fuser.kernel_ir import AsyncCopies, AwaitCopies, CopyAsync
 from thunder_fuser.occupancy import resident_blocks
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.segment.planner import partition
@@ -32,6 +31,7 @@ from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction import scheduler
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import prefetch_smem_offset, shared_bytes
+from thunder_fuser.time_model.estimate import estimate_kernel
 
 CPU = torch.device("cpu")
 Float, BFloat16 = DataType.Float, DataType.BFloat16

@@ -42,8 +42,8 @@ def embedding(rows: int, vocabulary: int, columns: int) -> FusionBuilder:
 
 def test_an_index_is_checked_once_for_each_vector_before_the_row_is_read() -> None:
     text = kernel_of(embedding(8192, 128256, 4096)).source
-    assert text.count("tf::position(") == 1
-    assert re.search(r"const int t\d+ = tf::position\(x0\[k\], 128256, true, ", text)
+    assert text.count("tf::checked_position(") == 1
+    assert re.search(r"const int t\d+ = tf::checked_position\(x0\[k\], 128256, true, ", text)
     assert re.search(r"tf::load<8>\(T0 \+ 4096 \* t\d+ \+ 8 \* \w+, x1\[k\]\)", text)
 
 
@@ -52,7 +52,7 @@ def test_indices_are_int_as_long_as_every_address_is() -> None:
     for vocabulary, ctype in ((2**19, "int"), (2**19 + 1, "long long")):
         text = kernel_of(embedding(64, vocabulary, 4096)).source
         assert f"const {ctype} u = " in text
-        assert re.search(rf"const {ctype} t\d+ = tf::position\(", text)
+        assert re.search(rf"const {ctype} t\d+ = tf::checked_position\(", text)
 
 
 def test_loads_that_wait_for_no_index_are_issued_before_any_that_does() -> None:
@@ -63,7 +63,7 @@ def test_loads_that_wait_for_no_index_are_issued_before_any_that_does() -> None:
     text = kernel_of(b).source
     assert text.count("for (int k = 0; k < ") == 3
     places = [text.index(f"tf::load<4>({t.name} + ") for t in (x, w)]
-    assert places[0] < text.index("tf::position(") < places[1]
+    assert places[0] < text.index("tf::checked_position(") < places[1]
 
 
 def test_a_row_of_a_row_kernel_is_held_and_its_index_read_once() -> None:
@@ -75,8 +75,8 @@ def test_a_row_of_a_row_kernel_is_held_and_its_index_read_once() -> None:
     (generated,) = generate_kernels(fd.plan(), H200).values()
     text = generated.kernel.source
     assert text.count("tf::load<") == 1
-    assert text.count("tf::position(") == 1
-    assert text.index("tf::position(") < text.index("tf::load<")
+    assert text.count("tf::checked_position(") == 1
+    assert text.index("tf::checked_position(") < text.index("tf::load<")
 
 
 def test_text_does_not_depend_on_hashes() -> None:
@@ -86,7 +86,7 @@ def test_text_does_not_depend_on_hashes() -> None:
         "for k in range(6):\n    f = random_case(k, gathers=True, reductions=k % 2 == 0).fusion\n"
     )
     text += "    print(*(k.source for k in kernels_of(f)))"
-    assert printed_under_any(text).count("tf::position(") > 6
+    assert printed_under_any(text).count("tf::checked_position(") > 6
 
 
 # ---- cross-entropy
@@ -198,8 +198,8 @@ def full_kernels() -> list[Kernel]:
 def test_each_row_reads_the_logit_of_its_target_once() -> None:
     forward, backward = full_kernels()
     assert re.search(r"x\d = T0\[128256 \* r \+ t\d+\];", forward.source)
-    assert forward.source.count("tf::position(") == 1
-    assert "tf::position(" not in backward.source
+    assert forward.source.count("tf::checked_position(") == 1
+    assert "tf::checked_position(" not in backward.source
     assert backward.source.count("tf::load<8>(T0") == 1
 
 
@@ -250,6 +250,6 @@ def test_random_gathers_compile() -> None:
         ).plan()
         for generated in generate_kernels(plan, H200).values():
             kernels[generated.kernel.name] = generated.kernel
-    assert sum("tf::position(" in kernel.source for kernel in kernels.values()) > 12
+    assert sum("tf::checked_position(" in kernel.source for kernel in kernels.values()) > 12
     cubin = compile_cubin(list(kernels.values()), H200.arch)
     assert set(cubin.resources) == set(kernels)

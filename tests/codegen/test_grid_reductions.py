@@ -19,7 +19,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, DATACENTER, H200
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
@@ -305,7 +305,7 @@ def test_finishing_a_total_loads_few_parts_at_a_time(reduction: Reduction) -> No
     """
     kernel = full_kernel(reduction.name, H200)
     code = sass.disassemble(full_cubin(H200).image)[kernel.name]
-    totals = sum(map(kernel.source.count, ("tf::sum_parts<tf::", "tf::partials<")))
+    totals = sum(map(kernel.source.count, ("tf::reduce_partials<tf::", "tf::partials<")))
     of_cluster = kernel.source.count("tf::map_shared_rank") * 2
     assert code.load_bits[32] <= 8 * totals + 2 + of_cluster + reduction.operands.count("s")
 

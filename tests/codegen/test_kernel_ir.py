@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable
 
@@ -14,14 +15,15 @@ from tests.zoo.template_programs import (
     scanned,
     transposed,
 )
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.codegen.cuda_text import CudaText
+from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import FusionDefinition
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.kernel_ir_text import ListingText, listing
+from thunder_fuser.kernel_ir.printer import ListingText, listing
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
 
@@ -32,6 +34,23 @@ def test_a_printer_has_all_statements_and_expressions(
 ) -> None:
     assert printer.STATEMENTS.keys() == set(typing.get_args(ir.Stmt))
     assert printer.EXPRESSIONS.keys() == set(typing.get_args(ir.Expr))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *(ir.OpaqueZero, ir.RawLoad, ir.RawVector, ir.DivideByConstant, ir.CheckedPosition),
+        *(ir.DynamicRegister, ir.WarpReduce, ir.BlockReduce, ir.ReducePartials),
+        *(ir.OuterBlockReduce, ir.BlockScan, ir.GridBarrier, ir.ClusterArrive, ir.ClusterWait),
+        *(ir.AsyncCopies, ir.TransposeTile),
+    ],
+)
+def test_device_code_has_the_names_of_nodes(node: type) -> None:
+    """A function in snake case, or a type as it is."""
+    function = re.sub(r"(?<!^)(?=[A-Z])", "_", node.__name__).lower()
+    texts = [path.read_text() for path in template_dir().glob("*.cuh")]
+    defined = re.compile(rf"TF_DEVICE .*\b{function}\(|(?:struct|using) {node.__name__}\b")
+    assert any(defined.search(text) for text in texts)
 
 
 def kernel_ir_of(definition: FusionDefinition) -> ir.KernelIR:

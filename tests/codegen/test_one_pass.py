@@ -21,7 +21,7 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
-from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.lower.scalar_graph import reachable
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host import build as host_build
@@ -182,7 +182,7 @@ def norm(name: str) -> Norm:
 
 def vector_loads(kernel: Kernel) -> int:
     """Places of a text that load eight elements; under a test they are fetched as words."""
-    return kernel.source.count("tf::load<8>(") + kernel.source.count("tf::fetch<8>(")
+    return kernel.source.count("tf::load<8>(") + kernel.source.count("tf::raw_load<8>(")
 
 
 @pytest.mark.parametrize("columns", [131072, 262144])

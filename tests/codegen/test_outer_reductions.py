@@ -128,7 +128,7 @@ def test_one_kernel_is_no_worse_than_eager(
         w = torch.randn(sizes[0], 1, generator=generator).to(dtype.torch)
         made = fusion(define, sizes, dtype)
         run = executable(CompiledFusion(made), [x.to(device), w.to(device)], batch, device)
-        count += "stacked_reduce" in run.kernels[0].source
+        count += "outer_block_reduce" in run.kernels[0].source
         runs.append((x, w, run))
     assert count >= 3
     for x, w, run in runs:
@@ -151,7 +151,7 @@ def test_nan_and_infinity_stay_in_their_rows(device: torch.device) -> None:
     batch = Batch(device, H200 if device.type == "cpu" else None)
     inputs = [x.to(device), torch.ones(300, 1, device=device)]
     run = executable(CompiledFusion(fusion(softmax, x.shape, Float)), inputs, batch, device)
-    assert "stacked_reduce" in run.kernels[0].source
+    assert "outer_block_reduce" in run.kernels[0].source
     (found,) = run(inputs)
     torch.testing.assert_close(found.cpu(), torch.softmax(x, 0), equal_nan=True)
 
@@ -207,7 +207,7 @@ def test_they_compile_without_spills(define: Define, device: DeviceInfo) -> None
             plan = partition(fusion(define, sizes, dtype))
             for generated in generate_kernels(plan, device).values():
                 kernels[generated.kernel.name] = generated.kernel
-    assert sum("stacked_reduce" in k.source for k in kernels.values()) >= 6
+    assert sum("outer_block_reduce" in k.source for k in kernels.values()) >= 6
     cubin = compile_cubin(list(kernels.values()), device.arch)
     for name, found in cubin.resources.items():
         assert not found.spills, (name, found)

@@ -91,7 +91,7 @@ def test_lanes_that_are_no_neighbours_make_calls_of_their_own() -> None:
     assert [count for count, _ in calls(text)] == [1]
     assert calls(lane_loop(text)) == calls(text)
     # Which of the four numbers it is only the running kernel knows.
-    assert "tf::selected(" in lane_loop(text)
+    assert "tf::dynamic_register(" in lane_loop(text)
 
 
 def test_one_number_for_a_row_is_drawn_once_for_a_vector() -> None:

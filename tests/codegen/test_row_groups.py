@@ -22,7 +22,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, H200, H200_SLICE, T4
 from thunder_fuser.frontends.definition import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.lower.scalar_graph import Compute
 from thunder_fuser.occupancy import resident_blocks
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin

@@ -16,7 +16,7 @@ from tests.support.sequential_c_tables import Unprintable
 from tests.support.sequential_c_text import SequentialC
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.lower.kernel_ir import KernelIR
+from thunder_fuser.kernel_ir import KernelIR
 from thunder_fuser.observers import Stage, observing
 from thunder_fuser.runtime.target import Launch
 

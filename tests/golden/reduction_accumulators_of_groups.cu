@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e0583ac2(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_324944c5(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
           }
         }
       }
-      if (tf::hidden_false()) continue;
+      if (tf::opaque_false()) continue;
       // reduction 0: sum
       float a0[4];
       TF_UNROLL
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
   // epilogue of grid reductions: T8
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
-    const float g1 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W1, 1024, c, (float*)(smem + 256)));
+    const float g1 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 1024, 32, 132>(W1, 1024, c, (float*)(smem + 256)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
     const int first = (unsigned)(blockIdx.x + 100) % 132u;
     for (int tile = first; tile < 600; tile += gridDim.x) {
       const int c = tile * 1024 + threadIdx.x % 1024u;
-      const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256)));
+      const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 1024, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256)));
       {
         float y0[1];
         const int v = 0;
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
     if (first < 1) {
       const int at = (int)first * 32 + threadIdx.x % 32u;
       const int c = at < 0 ? at : 0;
-      const float g2 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W2, 1, c, (float*)(smem + 256)));
+      const float g2 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 1024, 32, 132>(W2, 1, c, (float*)(smem + 256)));
       if (threadIdx.x < 32u && at < 1) {
         float y0[1];
         const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_b6575c7a(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_82a64123(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_b6575c7a(
   // epilogue of grid reductions: T1
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W0, 1024, c, (float*)(smem + 0)));
+    const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 1024, 32, 132>(W0, 1024, c, (float*)(smem + 0)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 32768 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 32 partials, 4,194,304 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_565a3abb(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_e05bac35(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   float* const W0 = (float*)(workspace + 0);
@@ -13,15 +13,15 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     TF_UNROLL
     for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
   }
-  tf::Fetch<float, 4> n0[4];
-  tf::Fetch<float, 4> n2[4];
+  tf::RawVector<float, 4> n0[4];
+  tf::RawVector<float, 4> n2[4];
   {
     const int r = (int)part;
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = (tile * 4 + k) * 512 + t;
-      n0[k] = tf::fetch<4>(T1 + 32768 * r + 4 * u);
-      n2[k] = tf::fetch<4>(T0 + 32768 * r + 4 * u);
+      n0[k] = tf::raw_load<4>(T1 + 32768 * r + 4 * u);
+      n2[k] = tf::raw_load<4>(T0 + 32768 * r + 4 * u);
     }
   }
   TF_UNROLL_BY(1)
@@ -44,11 +44,11 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
       TF_UNROLL
       for (int k = 0; k < 4; ++k) {
         const int u = (tile * 4 + k) * 512 + t;
-        n0[k] = tf::fetch<4>(T1 + 32768 * next + 4 * u);
-        n2[k] = tf::fetch<4>(T0 + 32768 * next + 4 * u);
+        n0[k] = tf::raw_load<4>(T1 + 32768 * next + 4 * u);
+        n2[k] = tf::raw_load<4>(T0 + 32768 * next + 4 * u);
       }
     }
-    if (tf::hidden_false()) continue;
+    if (tf::opaque_false()) continue;
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
@@ -94,7 +94,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
   // epilogue of grid reductions: T12
   for (int tile = blockIdx.x; tile < 256; tile += gridDim.x) {
     const int c = tile * 128 + threadIdx.x % 128u;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 128, 32>(W0, 32768, c, (float*)(smem + 512)));
+    const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 512, 128, 32>(W0, 32768, c, (float*)(smem + 512)));
     if (threadIdx.x < 128u) {
       float y0[1];
       const int v = 0;

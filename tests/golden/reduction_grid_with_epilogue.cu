@@ -1,5 +1,5 @@
 // reduction: 1 rows x 16777216 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 264 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_sqrt_b7e6561d(const float* __restrict__ T0, float* __restrict__ T3, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_sqrt_28b6b832(const float* __restrict__ T0, float* __restrict__ T3, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_sqrt_b
   if (blockIdx.x < 1u) {
     const int at = (int)blockIdx.x * 32 + threadIdx.x % 32u;
     const int c = at < 0 ? at : 0;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 32, 264>(W0, 1, c, (float*)(smem + 64)));
+    const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 512, 32, 264>(W0, 1, c, (float*)(smem + 64)));
     if (threadIdx.x < 32u && at < 1) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_2cebb3bb(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_a42485e9(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_2c
       a0[v] = tf::Max::combine(a0[v], (float)t1);
     }
   }
-  tf::stacked_reduce<tf::Max, 32, 8, 8>(a0, (float*)(0));
+  tf::outer_block_reduce<tf::Max, 32, 8, 8>(a0, (float*)(0));
   float f0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f0[v] = (float)a0[v];
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_2c
       a1[v] = tf::Sum::combine(a1[v], (float)t4);
     }
   }
-  tf::stacked_reduce<tf::Sum, 32, 8, 8>(a1, (float*)(0));
+  tf::outer_block_reduce<tf::Sum, 32, 8, 8>(a1, (float*)(0));
   float f1[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f1[v] = (float)tf::Sum::finish(a1[v]);

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_d861c70d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_1dc9133a(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
@@ -9,11 +9,11 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = tf::from_bits(0xff800000u);
   {
-    tf::Fetch<bf16, 8> n0[8];
+    tf::RawVector<bf16, 8> n0[8];
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int c = k * 128 + t;
-      n0[k] = tf::fetch<8>(T0 + 65536 * c + 8 * u);
+      n0[k] = tf::raw_load<8>(T0 + 65536 * c + 8 * u);
     }
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
       }
     }
   }
-  tf::stacked_reduce<tf::Max, 1024, 8, 8>(a0, (float*)(smem + 0));
+  tf::outer_block_reduce<tf::Max, 1024, 8, 8>(a0, (float*)(smem + 0));
   float f0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f0[v] = (float)a0[v];
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
       a1[v] = tf::Sum::combine(a1[v], (float)t4);
     }
   }
-  tf::stacked_reduce<tf::Sum, 1024, 8, 8>(a1, (float*)(smem + 8448));
+  tf::outer_block_reduce<tf::Sum, 1024, 8, 8>(a1, (float*)(smem + 8448));
   float f1[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f1[v] = (float)tf::Sum::finish(a1[v]);

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, clusters of 8 blocks, rows by asynchronous copies
-extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_ccb1c6e2(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_bb417fd7(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   const int t = threadIdx.x;
@@ -43,11 +43,11 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) t
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   {
-    tf::Fetch<bf16, 8> n1[8];
+    tf::RawVector<bf16, 8> n1[8];
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int u = (tile * 8 + k) * 512 + t;
-      n1[k] = tf::fetch<8>(T1 + 8 * u);
+      n1[k] = tf::raw_load<8>(T1 + 8 * u);
     }
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 16384 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, rows by asynchronous copies
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_d3564db5(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_a38de45c(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -39,11 +39,11 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rs
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   {
-    tf::Fetch<bf16, 8> n1[4];
+    tf::RawVector<bf16, 8> n1[4];
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = k * 512 + t;
-      n1[k] = tf::fetch<8>(T1 + 8 * u);
+      n1[k] = tf::raw_load<8>(T1 + 8 * u);
     }
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {

@@ -1,5 +1,5 @@
 // reduction: 128 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory, rows by asynchronous copies
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_946a67ed(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_ff5b974b(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -39,11 +39,11 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   {
-    tf::Fetch<bf16, 8> n1[8];
+    tf::RawVector<bf16, 8> n1[8];
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int u = k * 1024 + t;
-      n1[k] = tf::fetch<8>(T1 + 8 * u);
+      n1[k] = tf::raw_load<8>(T1 + 8 * u);
     }
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {

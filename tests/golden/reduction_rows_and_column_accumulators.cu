@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_856a9074(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_bb2fa294(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_8
         }
       }
     }
-    if (tf::hidden_false()) continue;
+    if (tf::opaque_false()) continue;
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_8
   // epilogue of grid reductions: T12
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W0, 1024, c, (float*)(smem + 256)));
+    const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 1024, 32, 132>(W0, 1024, c, (float*)(smem + 256)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 10240 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 5,406,720 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_293b971f(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_2b3d79e1(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_29
         }
       }
     }
-    if (tf::hidden_false()) continue;
+    if (tf::opaque_false()) continue;
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_29
   // epilogue of grid reductions: T12
   for (int tile = blockIdx.x; tile < 320; tile += gridDim.x) {
     const int c = tile * 32 + threadIdx.x % 32u;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 32, 132>(W0, 10240, c, (float*)(smem + 128)));
+    const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 512, 32, 132>(W0, 10240, c, (float*)(smem + 128)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 66 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_4b6c11df(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_d5f70926(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_4b6c11df(c
   if (blockIdx.x < 1u) {
     const int at = (int)blockIdx.x * 32 + threadIdx.x % 32u;
     const int c = at < 3 ? at : 3;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 32, 66>(W0, 4, c, (float*)(smem + 64)));
+    const float g0 = (float)tf::Sum::finish(tf::reduce_partials<tf::Sum, 512, 32, 66>(W0, 4, c, (float*)(smem + 64)));
     if (threadIdx.x < 32u && at < 4) {
       float y0[1];
       const int v = 0;

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_419710f4(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_81908fb6(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   // pointwise: T3, T15, T27
   const int u = block * 256 + threadIdx.x;
@@ -21,8 +21,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_41971
   const int i6 = (unsigned)i0 / 16u;
   const int i7 = (unsigned)i6 % 4u;
   tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, x1);
-  tf::Fetch<bf16, 8> w2 = {};
-  if (i3 <= 0) w2 = tf::fetch<8>(T1 + 8 * i4);
+  tf::RawVector<bf16, 8> w2 = {};
+  if (i3 <= 0) w2 = tf::raw_load<8>(T1 + 8 * i4);
   if (i3 <= 0) {
     {
       bf16 w[8];
@@ -30,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_41971
       tf::pick<4, 5, 6, 7, 0, 1, 2, 3>(w, x3);
     }
   }
-  tf::Fetch<bf16, 8> w4 = {};
-  if (i3 <= 0) w4 = tf::fetch<8>(T2 + 8 * i4);
+  tf::RawVector<bf16, 8> w4 = {};
+  if (i3 <= 0) w4 = tf::raw_load<8>(T2 + 8 * i4);
   tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, x5);
   if (i3 <= 0) {
     {

@@ -1,10 +1,10 @@
 // transpose
   T3: 333000 points, tiles of 32 x 32, vector 1, 352 blocks of 256; transposed: T1 by 8
-extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_45e21b0d(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_b5aab7de(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
   // transpose: T3
   TF_SHARED(smem);
-  tf::Tile<bf16, 32, 8, 2, 8> m1{(bf16*)(smem + 0)};
+  tf::TransposeTile<bf16, 32, 8, 2, 8> m1{(bf16*)(smem + 0)};
   const int t = threadIdx.x;
   bf16 x0[4];
   TF_UNROLL
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_45e21b0d(cons
         const int i1 = block - 11 * i0;
         if ((a + 4 * i0 <= 124 && r + 32 * i1 <= 332)) tf::load<8>(T1 + 8 * a + 1000 * r + 32 * i0 + 32000 * i1, x[n]);
       }
-      m1.put(8 * a, 2 * c, x);
+      m1.store(8 * a, 2 * c, x);
     }
   }
   __syncthreads();
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_45e21b0d(cons
     const int i1 = block - 11 * i0;
     if ((32 * i0 + j <= 999 && 32 * i1 + q <= 332)) {
       bf16 x1[1];
-      m1.get(j, 1 * q, x1);
+      m1.load(j, 1 * q, x1);
       const float t2 = tf::cast<float>(x0[k]) + tf::cast<float>(x1[0]);
       float y0[1];
       TF_VEC

@@ -1,10 +1,10 @@
 // transpose
   T3: 2097152 points, tiles of 64 x 64, vector 8, 512 blocks of 256; transposed: T1 by 8
-extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_c3ee245e(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_debe871b(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
   // transpose: T3
   TF_SHARED(smem);
-  tf::Tile<bf16, 64, 8, 1, 8> m1{(bf16*)(smem + 0)};
+  tf::TransposeTile<bf16, 64, 8, 1, 8> m1{(bf16*)(smem + 0)};
   const int t = threadIdx.x;
   bf16 x0[2][8];
   TF_UNROLL
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_c3ee245e(cons
       const int i1 = (unsigned)block % 16u;
       tf::load<8>(T1 + 8 * a + 2048 * r + 64 * i0 + 131072 * i1, x[n]);
     }
-    m1.put(8 * a, 2 * c, x);
+    m1.store(8 * a, 2 * c, x);
   }
   __syncthreads();
   TF_UNROLL
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_c3ee245e(cons
     const int j = p / 8;
     const int q = p % 8;
     bf16 x1[8];
-    m1.get(j, 8 * q, x1);
+    m1.load(j, 8 * q, x1);
     float y0[8];
     TF_VEC
     for (int v = 0; v < 8; ++v) {

@@ -23,7 +23,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime.host.abi import Flag
 from thunder_fuser.runtime.host.build import Sanitizer, build
 from thunder_fuser.runtime.host.target import HOST, PreparedCall
@@ -135,7 +135,7 @@ def stacked() -> Case:
         x = b.apply("sub", (x, b.reduce(fold, x, [0], keepdim=True)), DataType.Float)
     b.output(x)
     case = generated(b.build(), H200)
-    assert "stacked_reduce" in case[0].source
+    assert "outer_block_reduce" in case[0].source
     return case
 
 

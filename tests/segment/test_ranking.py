@@ -21,7 +21,6 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.estimate import estimate_kernel
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.segment.anchors import Anchors, members, union
 from thunder_fuser.segment.cost import Cost
@@ -32,10 +31,11 @@ from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import candidates, schedule_reduction
+from thunder_fuser.time_model.estimate import estimate_kernel
 
 MARGIN = 0.15
 """What an estimate may be off by: it counts instructions to that of machine code
-(tests/codegen/test_instruction_mix.py).
+(tests/time_model/test_instruction_mix.py).
 """
 SLACK = 0.5
 """Of a launch, whose seconds no data sheet says."""

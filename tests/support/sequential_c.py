@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from tests.support.sequential_c_text import text_of
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.lower import kernel_ir as ir
 
 _NUMBERS: dict[DataType, Callable[..., object]] = {
     DataType.Float: ctypes.c_float,

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tests.support import sequential_c_reducers as reducers
 from tests.support.sequential_c_tables import OPERATIONS, Unprintable, ctype
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
 
 
 class ExpressionsC:
@@ -45,7 +45,7 @@ class ExpressionsC:
             case ir.PairedLanes():
                 return ctype(found.dtype)
             case ir.RawVector():
-                return "fetched"
+                return "raw_vector"
         return ctype(found)
 
     # ---- indices
@@ -82,7 +82,7 @@ class ExpressionsC:
 
     def _raw_load(self, e: ir.RawLoad) -> str:
         place = self._of(e.address)
-        return f"fetch({place}, {e.width} * sizeof(*({place})))"
+        return f"raw_load({place}, {e.width} * sizeof(*({place})))"
 
     def _literal(self, e: ir.Literal) -> str:
         if e.dtype is DataType.BFloat16:
@@ -185,7 +185,7 @@ class ExpressionsC:
         ir.DivideByConstant: lambda s, e: (
             f"({{ float x_ = {s._of(e.value)}; fmaf(x_, {e.high!r}f, x_ * {e.low!r}f); }})"
         ),
-        ir.CheckedPosition: lambda s, e: f"position({s._of(e.value)}, {e.extent})",
+        ir.CheckedPosition: lambda s, e: f"checked_position({s._of(e.value)}, {e.extent})",
         ir.AsElement: lambda s, e: f"({reducers.element(e.reducer)})({s._of(e.value)})",
         ir.InitAccumulator: _init_accumulator,
         ir.Accumulate: _accumulate,

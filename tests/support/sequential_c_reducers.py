@@ -7,9 +7,9 @@ of their own: Welford's update element by element, sums of exponentials as they 
 from __future__ import annotations
 
 from tests.support.sequential_c_tables import Unprintable, ctype
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower import kernel_ir as ir
 
 _LARGER, _SMALLER = "(b > a) | (b != b) ? b : a", "(b < a) | (b != b) ? b : a"
 _NUMBERS = {

@@ -107,9 +107,9 @@ PRELUDE = """\
 #include <string.h>
 #include <tgmath.h>
 typedef uint16_t bf16;
-typedef struct { unsigned char bytes[16]; } fetched;
-static fetched fetch(const void *place, size_t bytes) {
-  fetched words;
+typedef struct { unsigned char bytes[16]; } raw_vector;
+static raw_vector raw_load(const void *place, size_t bytes) {
+  raw_vector words;
   memcpy(&words, place, bytes);
   return words;
 }
@@ -134,7 +134,7 @@ static long long power(long long a, long long n) {
   for (; n; n >>= 1, a *= a) found *= n & 1 ? a : 1;
   return found;
 }
-static long long position(long long index, long long extent) {
+static long long checked_position(long long index, long long extent) {
   return index >= 0 && index < extent ? index : 0;
 }
 """

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from tests.support import sequential_c_reducers as reducers
 from tests.support.sequential_c_expressions import ExpressionsC
 from tests.support.sequential_c_tables import PRELUDE, Unprintable, ctype
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser import kernel_ir as ir
 
 
 class SequentialC(ExpressionsC):
@@ -344,9 +344,9 @@ def _parts(found: object) -> Iterator[object]:
     if isinstance(found, tuple):
         for each in found:
             yield from _parts(each)
-    elif hasattr(found, "__dataclass_fields__") and type(found).__module__ == ir.__name__:
-        for name in found.__dataclass_fields__:
-            yield from _parts(getattr(found, name))
+    else:
+        for _, part in ir.fields_of(found):
+            yield from _parts(part)
 
 
 def _flat(body: ir.Body) -> ir.Body:

@@ -365,7 +365,7 @@ def test_the_kernels_header_has_the_same_places() -> None:
         j, i = tile.sides
         shape = f"{i}, {tile.width}, {tile.spread}, {tile.ways}"
         body = (
-            f"  tf::Tile<{tile.load.dtype.ctype}, {shape}> tile{{nullptr}};\n"
+            f"  tf::TransposeTile<{tile.load.dtype.ctype}, {shape}> tile{{nullptr}};\n"
             f"  for (int k = 0; k < {j * i}; ++k) y[k] = tile.place(k / {i}, k % {i});"
         )
         places = torch.zeros(j * i, dtype=torch.int32)

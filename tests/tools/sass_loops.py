@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from tests.tools.sass import Sass, base, width
-from thunder_fuser.lower.pipes import Pipe
+from thunder_fuser.time_model.pipes import Pipe
 
 _FMA = "FFMA FMUL FADD HFMA2 HADD2 HMUL2 IMAD FFMA2 FADD2 FMUL2 HFMA2.MMA"
 _ALU = (

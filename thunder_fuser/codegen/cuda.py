@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from thunder_fuser.codegen.cuda_text import CudaText, header_files, indented
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.ir.fusion import Scalar, TensorView
-from thunder_fuser.lower.kernel_ir import Bound, KernelIR, Parameter, Scratch
+from thunder_fuser.kernel_ir import Bound, KernelIR, Parameter, Scratch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import pointwise, random, reductions
-from thunder_fuser.lower import kernel_ir as ir
 
 _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 _UNSIGNED = {DataType.Int32: ("unsigned", "u"), DataType.Int: ("unsigned long long", "ull")}
@@ -100,7 +100,7 @@ class CudaText:
                 self.headers.add("pairs")
                 return f"tf::Pairs<{self.ctype(found.dtype)}, {found.lanes}>"
             case ir.RawVector():
-                return f"tf::Fetch<{self.ctype(found.dtype)}, {found.width}>"
+                return f"tf::RawVector<{self.ctype(found.dtype)}, {found.width}>"
         raise InternalError(f"no type: {found}")
 
     def _literal(self, value: ir.Literal) -> str:
@@ -119,7 +119,7 @@ class CudaText:
         return str(e.value)
 
     def _opaque_zero(self, _: ir.OpaqueZero) -> str:
-        return "tf::hidden_zero()"
+        return "tf::opaque_zero()"
 
     def _binary(self, e: ir.Binary) -> str:
         binds = _BINDS.get(e.op, 1)
@@ -184,7 +184,7 @@ class CudaText:
         return f"({self.ctype(e.type)}*)({self.text(e.address)})"
 
     def _raw_load(self, e: ir.RawLoad) -> str:
-        return f"tf::fetch<{e.width}>({self.text(e.address)})"
+        return f"tf::raw_load<{e.width}>({self.text(e.address)})"
 
     # ---- numbers
 
@@ -215,7 +215,7 @@ class CudaText:
     def _divide_by_constant(self, e: ir.DivideByConstant) -> str:
         self.headers.add("math")
         parts = (literal(part, DataType.Float) for part in (e.high, e.low))
-        return f"tf::div_by({self._number(e.value)}, {', '.join(parts)})"
+        return f"tf::divide_by_constant({self._number(e.value)}, {', '.join(parts)})"
 
     def _make_complex(self, e: ir.MakeComplex) -> str:
         return f"{self.ctype(e.dtype)}{{{self.text(e.real)}, {self.text(e.imag)}}}"
@@ -223,11 +223,11 @@ class CudaText:
     def _checked_position(self, e: ir.CheckedPosition) -> str:
         self.headers.add("gather")
         value, needed = self._number(e.value), self.text(e.needed)
-        return f'tf::position({value}, {e.extent}, {needed}, "{e.error}")'
+        return f'tf::checked_position({value}, {e.extent}, {needed}, "{e.error}")'
 
     def _dynamic_register(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f" + {self.text(e.begin)}"
-        return f"tf::selected({self.text(e.array)}{begin}, {self.text(e.index)})"
+        return f"tf::dynamic_register({self.text(e.array)}{begin}, {self.text(e.index)})"
 
     def _random_number(self, e: ir.RandomNumber) -> str:
         return random.lookup(e.op).spelling.format(
@@ -318,7 +318,7 @@ class CudaText:
         self.synchronises = True
         shape = f"{_functor(e.reducer)}, {_shape_of_parts(e)}"
         parts, point, slots = map(self.text, (e.parts, e.point, e.slots))
-        return f"tf::sum_parts<{shape}>({parts}, {e.stride}, {point}, {slots})"
+        return f"tf::reduce_partials<{shape}>({parts}, {e.stride}, {point}, {slots})"
 
     # ---- statements
 
@@ -355,7 +355,7 @@ class CudaText:
         return [f"{s.name} ^= 1;"]
 
     def _load_fence(self, _: ir.LoadFence) -> list[str]:
-        return ["if (tf::hidden_false()) continue;"]
+        return ["if (tf::opaque_false()) continue;"]
 
     def _async_copies(self, s: ir.AsyncCopies) -> list[str]:
         return [f"tf::AsyncCopies<{s.most}> {s.name}({self.text(s.shared)});"]
@@ -447,15 +447,15 @@ class CudaText:
         self.headers.add("tile")
         ctype = self.ctype(s.dtype)
         shape = f"{ctype}, {s.columns}, {s.width}, {s.spread}, {s.ways}"
-        return [f"tf::Tile<{shape}> {s.name}{{({ctype}*)({self.text(s.place)})}};"]
+        return [f"tf::TransposeTile<{shape}> {s.name}{{({ctype}*)({self.text(s.place)})}};"]
 
     def _tile_store(self, s: ir.TileStore) -> list[str]:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.source)))
-        return [f"{s.tile}.put({arguments});"]
+        return [f"{s.tile}.store({arguments});"]
 
     def _tile_load(self, s: ir.TileLoad) -> list[str]:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.target)))
-        return [f"{s.tile}.get({arguments});"]
+        return [f"{s.tile}.load({arguments});"]
 
     def _grouped_reduce(self, s: ir.GroupedReduce) -> list[str]:
         self.synchronises = True
@@ -472,10 +472,10 @@ class CudaText:
                 function = f"tf::{self._reduces(each)}<{_group(each)}>"
                 who = list(map(self.text, self._who(each)))
             else:
-                name = f"{let.name}_parts"
+                name = f"{let.name}_partials"
                 place = f"{self.text(each.parts)}, {slots}"
                 found.append(f"auto {name} = tf::partials<{functor}>({place});")
-                function = f"tf::sum_parts<{_shape_of_parts(each)}>"
+                function = f"tf::reduce_partials<{_shape_of_parts(each)}>"
                 who = [str(each.stride), self.text(each.point)]
             values.append(f"const {ctype} {let.name} = {name}.value;")
             names.append(name)
@@ -486,7 +486,7 @@ class CudaText:
         shape = f"{_functor(s.reducer)}, {s.threads}, {s.groups}, {s.vector}"
         place = "0" if s.slots is None else self.text(s.slots)
         slots = f"({self.ctype(s.reducer)}*)({place})"
-        return [f"tf::stacked_reduce<{shape}>({s.accumulators}, {slots});"]
+        return [f"tf::outer_block_reduce<{shape}>({s.accumulators}, {slots});"]
 
     def _block_scan(self, s: ir.BlockScan) -> list[str]:
         self.headers.add("scan")

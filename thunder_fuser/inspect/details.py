@@ -17,12 +17,12 @@ from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.inspect import sass
 from thunder_fuser.inspect.program import Detail, KernelFacts
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.lower.estimated_registers import registers_of
-from thunder_fuser.lower.kernel_ir import KernelIR
+from thunder_fuser.kernel_ir import KernelIR
 from thunder_fuser.observers import Stage, observing, text_of
 from thunder_fuser.occupancy import resident_blocks
 from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin, nvrtc_version
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.time_model.registers import registers_of
 
 Section = tuple[str, str]
 

@@ -1,1 +1,1 @@
-"""Lowering of a fusion: scalar graphs, vectorised accesses, row and scan programs, kernel IR."""
+"""Lowering of a fusion: scalar graphs, vectorised accesses, row and scan programs."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
-from thunder_fuser.lower.kernel_ir import Comment
+from thunder_fuser.kernel_ir import Comment
 
 Buffers = Mapping[TensorView, TensorView]
 """Output that is written in place -> the input whose memory it overwrites."""

@@ -29,7 +29,7 @@ from thunder_fuser.ir.integer.forms import (
     nested,
 )
 from thunder_fuser.ir.integer.guard import provable
-from thunder_fuser.lower.kernel_ir import (
+from thunder_fuser.kernel_ir import (
     Binary,
     Expr,
     Int,

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form, provable
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import random_draws, values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS, COLUMN_ACCUMULATORS
 from thunder_fuser.lower.row_program import (
     ALONE,
     accumulator_words,
@@ -15,11 +16,6 @@ from thunder_fuser.lower.row_program import (
     role_of,
 )
 from thunder_fuser.lower.row_space import Arrangement, arrangements
-
-MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
-"""Register limits of a block that also reduces rows: 32-bit words of column accumulators per
-column, and in all columns. Blocks of a cluster divide the columns among themselves.
-"""
 
 
 def legal_arrangement(body: KernelBody, largest_cluster: int = 1) -> Arrangement | Refusal:
@@ -57,8 +53,8 @@ def _crowded_columns(
     columns = arrangement.space.columns
     of_columns = [f for f in body.folds if role_of(f, arrangement) in ("column", "group")]
     words = sum(map(accumulator_words, of_columns))
-    most = MAX_TOTAL_WORDS * largest_cluster
-    too_many = words > MAX_TOTALS or words * columns > most
+    most = BLOCK_ACCUMULATORS * largest_cluster
+    too_many = words > COLUMN_ACCUMULATORS or words * columns > most
     if not too_many or len(of_columns) == len(body.folds):
         return None
     who = "a block has" if largest_cluster == 1 else f"{largest_cluster} blocks of a cluster have"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import random
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import PhiloxCall, Random
 from thunder_fuser.lower.values import Name, operand

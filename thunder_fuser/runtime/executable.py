@@ -22,7 +22,7 @@ from thunder_fuser.config import current
 from thunder_fuser.errors import FuserIndexError, Refusal
 from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
-from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.executable_lru import now
 from thunder_fuser.runtime.fallback import keep_from_torch

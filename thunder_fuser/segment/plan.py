@@ -25,10 +25,10 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.integer.counts import Condition
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.estimate import Estimate
 from thunder_fuser.segment.liveness import Liveness, Step
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
+from thunder_fuser.time_model.estimate import Estimate
 
 Kind = Literal["pointwise", "reduction", "scan", "opaque", "alias", "concat"]
 """Three kinds of kernels; a call of torch; views of existing memory; a tensor whose pieces kernels

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import OpaqueOp
-from thunder_fuser.lower.estimate import Estimate
 from thunder_fuser.segment.communication_overlap import collective_of, link_seconds
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.choose import BY_NAME, schedule_segment
 from thunder_fuser.templates.lower import lower
+from thunder_fuser.time_model.estimate import Estimate
 
 
 def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:

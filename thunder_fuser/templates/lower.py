@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Expr, Scalar, TensorView, Val
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Buffers, Frame
 from thunder_fuser.lower.scalar_graph import Argument, Compute, Load, PhiloxCall, Value
 from thunder_fuser.templates.choose import BY_NAME

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
-from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.estimate import Estimate, estimate_kernel
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.scalar_graph import ScalarGraph
 from thunder_fuser.lower.store import Store
+from thunder_fuser.time_model.estimate import Estimate, estimate_kernel
 
 
 class Schedule(Protocol):

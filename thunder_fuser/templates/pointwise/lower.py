@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.lanes import wave_of

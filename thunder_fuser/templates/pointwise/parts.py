@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.scalar_graph import ScalarGraph
 from thunder_fuser.lower.store import Store

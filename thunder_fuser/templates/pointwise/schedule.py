@@ -17,13 +17,18 @@ from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.point_pieces import pieces
 from thunder_fuser.lower.point_rows import RowLanes, row_length
+from thunder_fuser.lower.register_budget import (
+    ARRAY_ACCESSES,
+    BESIDE_EVENED_REGISTERS,
+    EVENED_REGISTERS,
+)
 from thunder_fuser.lower.scalar_graph import Compute, Random, ScalarGraph, Value, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
@@ -56,10 +61,6 @@ its stores in flight, too, and is slower with more: relu of 2^27 bf16 on an H200
 137 us with one, two and four vectors a thread (benchmarks/results/nvidia-h200.md).
 """
 
-_MOST_WORDS, _WORDS_BESIDE = 40, 8
-"""Most 32-bit registers for a thread's loads where parts with few loads share a launch, and so its
-registers per thread, with one that has many; and registers beside these.
-"""
 
 _LONG = 2
 """Least ratio of a row to the points of a warp for a test whether vectors lie in one row to pay: a
@@ -158,16 +159,17 @@ def _evened(parts: Sequence[PointwisePart], device: DeviceInfo) -> Iterator[Poin
     69 with one.
     """
     words = [part.words_loaded for part in parts if part.accesses]
-    is_uneven = bool(words) and 2 * min(words) < max(words) <= _MOST_WORDS
+    is_uneven = bool(words) and 2 * min(words) < max(words) <= EVENED_REGISTERS
     if not is_uneven or device.threads_are_serial:
         yield from parts
         return
     wanted = _IN_FLIGHT_SHARE * device.bytes_in_flight_per_sm
-    threads = min(device.registers_per_sm // (max(words) + _WORDS_BESIDE), device.threads_per_sm)
+    registers = max(words) + BESIDE_EVENED_REGISTERS
+    threads = min(device.registers_per_sm // registers, device.threads_per_sm)
     for part in parts:
         moved = threads * _bytes_from_memory(part)
         most = min(MAX_UNROLL, _most_code_points(part.graph) // part.lanes.vector)
-        most = min(most, _MOST_WORDS * part.unroll // max(part.words_loaded, 1))
+        most = min(most, EVENED_REGISTERS * part.unroll // max(part.words_loaded, 1))
         most = min(most, part.vectors // (threads * device.sm_count))
         unroll = part.unroll
         while part.in_rows is None and 2 * unroll <= most and 0 < moved * unroll < wanted:
@@ -261,8 +263,7 @@ def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[in
     sizes = [t.dtype.itemsize for t in group.tensors]
     sizes += [load.dtype.itemsize for load in group.graph.loads]
     widest = max(1, device.vector_bytes // min(sizes))
-    # Registers: at most 4 accesses' worth of the widest type in one array.
-    widest = min(widest, 4 * device.vector_bytes // max(sizes))
+    widest = min(widest, ARRAY_ACCESSES * device.vector_bytes // max(sizes))
     return [v for v in (64, 32, 16, 8, 4, 2, 1) if v <= widest and v <= max(count, 1)]
 
 

@@ -16,6 +16,7 @@ from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import (
     Compute,
@@ -35,8 +36,6 @@ _EXPENSIVE = 8
 """Cost of arithmetic (`cost` of an operation) above a store to and a load from near caches."""
 _WORTH_A_MOVE, _WORTH_REGISTERS = 3, 12
 """Least cost of a value kept in registers: in those of its operands, and in others."""
-_WORD = 4
-"""Bytes of a 32-bit register."""
 
 
 def value_smem_bytes(value: Value, lanes: Lanes) -> int:
@@ -101,8 +100,8 @@ def choose_values_in_registers(
                 continue
             after = _computed(later, moving, {**found, value: True})
             cost = sum(map(_cost, before - after))
-            freed = sum(n.dtype.itemsize for n in (before - after) & loads) / _WORD
-            words = compute_dtype(value.dtype).itemsize / _WORD - freed
+            freed = sum(n.dtype.itemsize for n in (before - after) & loads) / WORD
+            words = compute_dtype(value.dtype).itemsize / WORD - freed
             least = _WORTH_REGISTERS if words > 0 else _WORTH_A_MOVE
             if cost >= least and words <= room:
                 found[value] = words <= 0
@@ -130,7 +129,7 @@ def choose_common(
     found: list[Value] = []
     for value in sorted(used & common, key=lambda node: node.order):
         cost = sum(map(_cost, reachable([value])))
-        words = compute_dtype(value.dtype).itemsize // _WORD
+        words = compute_dtype(value.dtype).itemsize // WORD
         if value.dtype.is_floating and cost >= _WORTH_A_MOVE and words <= room:
             found.append(value)
             room -= words

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
-from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.kernel_ir import WORD
+from thunder_fuser.lower.register_budget import BESIDE_SHARED_REGISTERS
 from thunder_fuser.templates.reduction.cluster_mapping import can_meet, in_cluster
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
@@ -24,8 +25,6 @@ _MOST_PARTS = 0.03
 backward of an RMSNorm behind dropout takes 52.8 us on an H200 with clusters and 52.0 without; with
 0.043, LayerNorm's of 8,192 x 4,096 60.2 and 60.0.
 """
-_BESIDE_SHARED = 28
-"""Most registers of a thread for its part of a row, where shared memory has the rest."""
 _BUSY = 0.95
 """Least share of multiprocessors with a block of a cluster."""
 
@@ -57,7 +56,7 @@ def _is_crowded(schedule: ReductionSchedule, blocks_per_sm: int) -> bool:
     cache = schedule.row_cache
     sizes = (schedule.accesses[k].loads[0].dtype.itemsize for k in cache.registers)
     words = sum(sizes) * schedule.lanes.vector * schedule.steps // WORD
-    return bool(cache.shared) and words > (0 if blocks_per_sm > 1 else _BESIDE_SHARED)
+    return bool(cache.shared) and words > (0 if blocks_per_sm > 1 else BESIDE_SHARED_REGISTERS)
 
 
 def tiled_in_cluster(

@@ -10,7 +10,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower.kernel_ir import WRITTEN_OUT
+from thunder_fuser.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.templates.reduction.host_tiles import HOST_PARTS
 from thunder_fuser.templates.reduction.pipelining import bytes_under_way

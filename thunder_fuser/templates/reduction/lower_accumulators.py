@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.kernel_ir import LoopKind
 from thunder_fuser.lower import values
-from thunder_fuser.lower.kernel_ir import LoopKind
 from thunder_fuser.lower.lanes_to_ir import V, lane_loop
 from thunder_fuser.lower.scalar_graph import Compute, Value
 from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.kernel_ir import LoopKind, add, less, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.kernel_ir import LoopKind, add, less, times
 from thunder_fuser.lower.lanes_to_ir import ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import Folded, Value, forms
 from thunder_fuser.templates.reduction import lower_accumulators as lowered

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, equal, less, times
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.lower_accumulators import TILE, G, T

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.kernel_ir import LoopKind, add, equal, less, times
+from thunder_fuser.kernel_ir import LoopKind, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K, V, lane_loop
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE, G, T

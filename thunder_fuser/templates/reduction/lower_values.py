@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.kernel_ir import WORD, Var, add, equal, less, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
-from thunder_fuser.lower.kernel_ir import WORD, Var, add, equal, less, times
 from thunder_fuser.lower.lanes import lane_condition
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, K, LaneLowering, V
+from thunder_fuser.lower.register_budget import AHEAD_REGISTERS
 from thunder_fuser.lower.scalar_graph import (
     Folded,
     IndexValue,
@@ -36,7 +37,6 @@ from thunder_fuser.lower.vectorize import ALWAYS
 from thunder_fuser.templates.reduction.cached_values import value_smem_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lower_loops import FOLLOWING, ReductionLoops, StepsAhead
-from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import (
     access_smem_offset,
@@ -424,7 +424,7 @@ class RowLowering(LaneLowering):
             access = self.accesses[k]
             size = unroll * vector * access.loads[0].dtype.itemsize // WORD
             waits = k in self._in_smem or self._awaited(access) or access.is_uniform
-            if not waits and words + size <= WORDS_AHEAD:
+            if not waits and words + size <= AHEAD_REGISTERS:
                 self._ahead.add(k)
                 words += size
         accesses = sorted(self._ahead)

@@ -8,8 +8,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.register_budget import (
+    AHEAD_REGISTERS,
+    DEFAULT_UNROLL_REGISTERS,
+    GUARDED_AHEAD_REGISTERS,
+    OUTER_STRIDING_REGISTERS,
+    STRIDING_REGISTERS,
+    STRIDING_REGISTERS_OF_SEVERAL,
+    STRIDING_STAGE_REGISTERS,
+)
 from thunder_fuser.lower.scalar_graph import PhiloxCall, Value, reachable
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
 from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
@@ -20,20 +29,8 @@ from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 MAX_UNROLL = 8
 """Most iterations of a loop over columns that are unrolled together."""
 _MAX_GUARDED_UNROLL = 2
-WORDS_AHEAD = 32
-"""32-bit registers of a thread for loads ahead of a pass: half of what it has."""
-_GUARDED_WORDS_AHEAD = 20
-"""`WORDS_AHEAD` where lanes may be outside of the row: each has a predicate."""
-_REGISTERS_BESIDE, _SEVERAL_BESIDE, _OUTER_REGISTERS_BESIDE = 24, 32, 28
-"""Registers of a thread for computation, beside cached rows and accumulators: with one vector of
-each, with several, and in an outer reduction with several threads per row.
-"""
-_OF_A_STAGE = 4
-"""More registers for computation for each stage after the first."""
-_DEFAULT_UNROLL, _DEFAULT_UNROLL_WORDS = 4, 32
-"""Default unroll factor of a loop, and most words that its loads and column accumulators take. NVVM
-would unroll up to 32 iterations, and ptxas spill what these compute with.
-"""
+_DEFAULT_UNROLL = 4
+"""Default unroll factor of a loop."""
 _FEW_UNDER_WAY = 2 / 3
 """Share of the bytes that must be in flight, below which the row after the next goes to L2."""
 _FEW_THREADS = 4
@@ -95,7 +92,7 @@ def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> i
     if device.threads_are_serial:
         return schedule.steps
     totals = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - totals
+    room = _registers_of_thread(schedule, device) - STRIDING_REGISTERS - totals
     words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
     return _in_turns(schedule.steps, room // max(words, 1))
 
@@ -132,7 +129,7 @@ def default_unroll(schedule: ReductionSchedule, number: int) -> int:
     """Unroll factor of a pass's loop for which `choose_unroll` asks for none: a power of two."""
     words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
     totals = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    most = min(_DEFAULT_UNROLL, (_DEFAULT_UNROLL_WORDS - totals) // max(words, 1))
+    most = min(_DEFAULT_UNROLL, (DEFAULT_UNROLL_REGISTERS - totals) // max(words, 1))
     return 1 << max(most, 1).bit_length() - 1
 
 
@@ -156,12 +153,12 @@ def _few_steps_together(schedule: ReductionSchedule, number: int, device: Device
         loads = loads.union(schedule.row_cache.shared)
     words = _loaded_bytes(schedule, roots, loads) // WORD
     if schedule.inside and not schedule.is_outer_shared:
-        return max(1, min(steps, _GUARDED_WORDS_AHEAD // max(words, 1)))
-    if words * steps <= WORDS_AHEAD and not schedule.inside:
+        return max(1, min(steps, GUARDED_AHEAD_REGISTERS // max(words, 1)))
+    if words * steps <= AHEAD_REGISTERS and not schedule.inside:
         return steps
     if schedule.is_outer_shared:
         return _most_together(schedule, roots, device, steps)
-    return _in_turns(steps, WORDS_AHEAD // words)
+    return _in_turns(steps, AHEAD_REGISTERS // words)
 
 
 def _loaded_bytes(
@@ -195,7 +192,7 @@ def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     """
     words = max(fold.accumulator_bytes // WORD for fold in schedule.row_reductions)
     taken = (2 * words + len(schedule.row_reductions) - 1) * schedule.lanes.vector
-    return _registers_of_thread(schedule, device) - _OUTER_REGISTERS_BESIDE - taken
+    return _registers_of_thread(schedule, device) - OUTER_STRIDING_REGISTERS - taken
 
 
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
@@ -217,7 +214,7 @@ def bytes_under_way(schedule: ReductionSchedule) -> int:
 
 def words_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     """Return registers of a thread beside its row cache, accumulators and computation."""
-    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
+    room = _registers_of_thread(schedule, device) - STRIDING_REGISTERS
     cached = sum(_computed_words(schedule, k) for k in schedule.row_cache.registers)
     return max(room - _words_of_totals(schedule) - cached, 0)
 
@@ -232,7 +229,7 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     found = vectors_of_rows(schedule)
     words = _words_of_totals(schedule) + _words_of_draws(schedule)
     words += _words_of(schedule, (*schedule.row_cache.registers, *found))
-    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
+    room = _registers_of_thread(schedule, device) - STRIDING_REGISTERS
     if not found or words > room:
         return ()
     elements = _elements_of_rows(schedule)
@@ -269,7 +266,7 @@ def with_async_prefetch(schedule: ReductionSchedule, device: DeviceInfo) -> Redu
     if not found or min(sizes) * schedule.lanes.vector < WORD:
         return schedule
     words = _words_of_totals(schedule) + _words_of(schedule, schedule.row_cache.registers)
-    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - words
+    room = _registers_of_thread(schedule, device) - STRIDING_REGISTERS - words
     elements = _elements_of_rows(schedule)
     ahead = (*found, *(elements if len(elements) <= room else ()))
     made = replace(schedule, prefetched=tuple(sorted(ahead)), async_prefetched=found)
@@ -310,8 +307,8 @@ def choose_not_hoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple
     """
     if schedule.grid_split != "rows" or device.threads_are_serial:
         return ()
-    beside = _SEVERAL_BESIDE if schedule.steps > 1 else _REGISTERS_BESIDE
-    beside += _OF_A_STAGE * (schedule.stages - 1)
+    beside = STRIDING_REGISTERS_OF_SEVERAL if schedule.steps > 1 else STRIDING_REGISTERS
+    beside += STRIDING_STAGE_REGISTERS * (schedule.stages - 1)
     room = _registers_of_thread(schedule, device) - beside
     room -= _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
     in_registers = [k for k in schedule.prefetched if k not in schedule.async_prefetched]

@@ -13,24 +13,19 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.register_budget import (
+    CROWDED_ROW_REGISTERS,
+    FEWEST_WORKING_REGISTERS,
+    ROW_CACHE_REGISTERS,
+    STAGE_REGISTERS,
+    WORKING_REGISTERS,
+)
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
 from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 
 MAX_STEPS = 8
 """Most vectors of one access that a thread keeps in registers: loops over them are unrolled."""
-_MAX_CACHE_REGISTERS = 96
-"""Most 32-bit registers of a thread for its part of a row."""
-_WORKING_REGISTERS = 40
-"""Registers of a thread for computation, beside the row cache and its accumulators."""
-_FEWEST_REGISTERS = 32
-"""Fewest registers of a thread for computation, where they hold only a part of a row."""
-CROWDED_REGISTERS = 64
-"""32-bit registers of a thread for its part of a row. Above this, accesses in the L2 cache that
-only the last pass reads are loaded there, which frees registers for more threads.
-"""
-_STAGE_REGISTERS = 16
-"""More of them for each stage after the first, with accumulators of several vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +137,23 @@ def choose_row_cache(
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
     if device.threads_are_serial:
         # A core's cache serves as registers and shared memory do on a GPU.
-        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _MAX_CACHE_REGISTERS
+        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * ROW_CACHE_REGISTERS
         if fits:
             return RowCache(tuple(sorted(columns)), passes=count)
         return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
     free = block.free_registers(device)
     several = block.accumulators and steps > 1
-    working = _WORKING_REGISTERS
+    working = WORKING_REGISTERS
     if several:
-        working += _STAGE_REGISTERS * (len(passes) - 2)
-    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(_MAX_CACHE_REGISTERS, free - working):
+        working += STAGE_REGISTERS * (len(passes) - 2)
+    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(ROW_CACHE_REGISTERS, free - working):
         last: list[int] = []
-        if sum(size.values()) > 4 * CROWDED_REGISTERS:
+        if sum(size.values()) > 4 * CROWDED_ROW_REGISTERS:
             before = passes_that_read(accesses, passes[:-1])
             last = [k for k in near if not before[k]]
         rest = tuple(k for k in sorted(columns) if k not in last)
         return RowCache(rest, passes=count, loaded_in_last_pass=tuple(sorted(last)))
-    fewest = working if several else _FEWEST_REGISTERS
+    fewest = working if several else FEWEST_WORKING_REGISTERS
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []

@@ -9,10 +9,10 @@ from typing import ClassVar
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.brief import is_rounded
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
+from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS
 from thunder_fuser.lower.row_program import Point
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value, reachable
@@ -273,7 +273,7 @@ class ReductionSchedule:
     def has_crowded_totals(self) -> bool:
         """True if column accumulators exceed the registers that a block has for them."""
         words = sum(t.accumulator_bytes // WORD for t in self.grid_reductions if t.is_of_columns)
-        return words * self.columns > MAX_TOTAL_WORDS * self.mapping.column_tiles
+        return words * self.columns > BLOCK_ACCUMULATORS * self.mapping.column_tiles
 
     def streams_in_pass(self, number: int) -> bool:
         """True if a pass loads column-dependent data from global memory."""

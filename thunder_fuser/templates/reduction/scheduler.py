@@ -23,12 +23,20 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.lower.paired_lanes import can_pair
+from thunder_fuser.lower.register_budget import (
+    CROWDED_ROW_REGISTERS,
+    DOUBLE_REGISTERS,
+    HOST_ACCUMULATORS,
+    MAX_ACCUMULATORS,
+    VALUE_CACHE_REGISTERS,
+    WORKING_REGISTERS,
+)
 from thunder_fuser.lower.row_program import (
     PulledEpilogue,
     PulledRows,
@@ -68,7 +76,6 @@ from thunder_fuser.templates.reduction.portions import (
     choose_portion_values,
 )
 from thunder_fuser.templates.reduction.row_cache import (
-    CROWDED_REGISTERS,
     MAX_STEPS,
     BlockBudget,
     RowCache,
@@ -92,14 +99,8 @@ from thunder_fuser.templates.reduction.thread_mapping import (
     choose_thread_mapping,
 )
 
-MAX_ACCUMULATORS = 48
-"""Most 32-bit registers of a thread for accumulators."""
-_MOST_REGISTERS, _WORKING_REGISTERS = 128, 40
-"""Most registers of a thread when values are cached in them, and those of them for computation."""
 _RARELY_NEW = 4
 """Fewest times that rows must read the same data for it to count as being in the L2 cache."""
-_HOST_ACCUMULATORS = 96
-"""Words of accumulators that stay in a core's registers: AVX2 has 16 of 8 words."""
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
@@ -222,7 +223,7 @@ class _Candidate:
         # Required launch bounds are no hint, which is dropped if a compiler spills for it.
         if cache.loaded_in_last_pass and not made.mapping.blocks_per_sm:
             threads = made.block_threads
-            hint = resident_blocks(self.device, threads, CROWDED_REGISTERS, shared_bytes(made))
+            hint = resident_blocks(self.device, threads, CROWDED_ROW_REGISTERS, shared_bytes(made))
             made = replace(made, min_blocks_hint=hint)
         made = replace(made, meets_at_once=self._meets_at_once(made))
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
@@ -437,9 +438,9 @@ class _Candidate:
         words = sum(load.dtype.itemsize for load in loads) // WORD + accumulators // schedule.steps
         blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
         every = registers_of_thread(self.device, schedule.block_threads, blocks_per_sm)
-        every = min(_MOST_REGISTERS, every)
+        every = min(VALUE_CACHE_REGISTERS, every)
         lanes = schedule.lanes.vector * schedule.steps
-        room = (every - _WORKING_REGISTERS) // lanes - words
+        room = (every - WORKING_REGISTERS) // lanes - words
         found = choose_values_in_registers(
             schedule.lanes, schedule.graph, schedule.passes, loads, room
         )
@@ -456,7 +457,7 @@ class _Candidate:
     def _double_registers(self) -> int:
         """Registers of a thread for fp64 arithmetic, whose division is a subroutine."""
         wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.body.folds)
-        return 16 if any(wide) else 0
+        return DOUBLE_REGISTERS if any(wide) else 0
 
     def _lanes_of_vector(self) -> int:
         """Return the lanes that fill an access, or fewer where rows end within vectors."""
@@ -480,7 +481,7 @@ class _Candidate:
         itemsizes = itemsizes or [self.body.folds[0].input.dtype.itemsize]
         extent = space.columns if self.axis == "columns" else space.rows
         widest = self.device.vector_bytes // min(itemsizes)
-        if self.device.threads_are_serial and widest * self._column_words > _HOST_ACCUMULATORS:
+        if self.device.threads_are_serial and widest * self._column_words > HOST_ACCUMULATORS:
             widest //= 2
         vector = 1
         while vector * 2 <= widest and vector * 2 <= extent:

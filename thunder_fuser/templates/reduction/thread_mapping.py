@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
+from thunder_fuser.lower.register_budget import (
+    ACCUMULATORS,
+    FEWEST_REGISTERS,
+    INVARIANT_REGISTERS,
+    OUTER_ACCUMULATORS,
+    PORTION_REGISTERS,
+    ROW_REGISTERS,
+    SECOND_ACCUMULATORS,
+    TESTED_REGISTERS,
+)
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.row_threads import (
     FEWEST_OUTER_ROWS,
@@ -33,27 +43,11 @@ bf16 takes 38.4 us on an H200 with these, and 39.4 with half as many; of 5,120 c
 _SHARED_BLOCK = 512
 """Threads of a block that only reduces over the grid."""
 _MAX_ROWS = 64
-_ACCUMULATORS = 32
-"""Most registers of a thread for accumulators, in a block of `MAX_THREADS`."""
-_COLUMN_REGISTERS = 39
-"""Most registers per thread for accumulators and row-invariant vectors, which compilers keep in
-registers. With 40, two vectors of a row spill on sm_100.
-"""
-_ROW_REGISTERS = 112
-"""Most registers per thread for accumulators and all that a row reads, of 128."""
-_LOOP_REGISTERS = 8
-"""Registers of `_ROW_REGISTERS` that a loop over parts of the rows takes."""
-_TESTED_REGISTERS = 12
-"""More registers where some threads have no vector: predicates zero their operands."""
-_SECOND_ACCUMULATORS = 24
-"""`_ACCUMULATORS` of two sets, one for a part of the rows, in blocks that reduce rows, too."""
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
 """Blocks per multiprocessor that share the columns of rows."""
 _SMALL_BLOCKS = 4
 """Blocks per multiprocessor that walk long rows which are read once."""
-_OUTER_ACCUMULATORS = 16
-"""`_ACCUMULATORS` of an outer reduction: each has its result beside it until the last pass."""
 LONGEST_PORTION = 128
 """Most rows of a thread that one column accumulator takes: more would need a second one."""
 _FEWEST_ROWS = 128
@@ -220,7 +214,7 @@ def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
 def _outer(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     """Map an outer reduction with several threads per row: neighbouring rows share a block."""
     most = MAX_THREADS
-    while most > _FEWEST_THREADS and work.accumulators * most > _OUTER_ACCUMULATORS * MAX_THREADS:
+    while most > _FEWEST_THREADS and work.accumulators * most > OUTER_ACCUMULATORS * MAX_THREADS:
         most //= 2
     owned = min(OUTER_ROWS, _power_of_two(work.vectors))
     while owned > FEWEST_OUTER_ROWS and -(-work.vectors // owned) < device.sm_count:
@@ -273,7 +267,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
             return None
         return _in_portions(work, 1, 1, tiles, parts, within)
     most = MAX_THREADS
-    while not resident_blocks(device, most):
+    while not resident_blocks(device, most, FEWEST_REGISTERS):
         most //= 2
     # Half as many threads have twice the registers.
     while most > _FEWEST_THREADS and _is_crowded(work, most):
@@ -298,7 +292,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     # Long columns take a second set of accumulators, or one portion at a time.
     steps = -(-vectors // (threads * tiles))
     taken = 2 * (work.accumulators + (steps - 1) * work.column_accumulators)
-    has_room = taken * threads * owned <= _SECOND_ACCUMULATORS * MAX_THREADS
+    has_room = taken * threads * owned <= SECOND_ACCUMULATORS * MAX_THREADS
     is_whole = work.row_groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * owned
     found = _in_portions(work, threads, owned, tiles, max(blocks, 1), longest)
@@ -313,11 +307,11 @@ def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
         return False
     steps = -(-work.vectors // (MAX_THREADS // 2))
     in_parts = work.rows_of_group > LONGEST_PORTION * device.sm_count
-    columns, room = work.column_accumulators, _ROW_REGISTERS
+    columns, room = work.column_accumulators, ROW_REGISTERS
     if in_parts:
-        room -= _LOOP_REGISTERS
+        room -= PORTION_REGISTERS
         taken = 2 * (work.accumulators + (steps - 1) * columns)
-        has_second = taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS
+        has_second = taken * (MAX_THREADS // 2) <= SECOND_ACCUMULATORS * MAX_THREADS
         # Blocks that walk portions have no second set. Without clusters the next row is prefetched
         # to registers, not to shared memory.
         columns *= 2 if has_second or not device.clusters else 1
@@ -348,8 +342,8 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
     taken = work.at_a_time if 2 * of_row <= threads else work.accumulators
     invariant = taken + work.of_columns
     if work.vectors % of_row:
-        invariant += _TESTED_REGISTERS
-    return taken > _ACCUMULATORS * room or invariant > _COLUMN_REGISTERS * room
+        invariant += TESTED_REGISTERS
+    return taken > ACCUMULATORS * room or invariant > INVARIANT_REGISTERS * room
 
 
 def _in_portions(

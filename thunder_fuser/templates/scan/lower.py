@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.kernel_ir import LoopKind, Var, add, equal, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, times
 from thunder_fuser.lower.lanes_to_ir import ONE, Copy, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import Folded, Load, Value, forms, reachable
 from thunder_fuser.lower.store import Store

@@ -20,9 +20,10 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import scans
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.register_budget import ARRAY_ACCESSES
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 from thunder_fuser.lower.scan_program import PulledScans, pull_scans
 from thunder_fuser.lower.store import Store
@@ -152,7 +153,8 @@ def _lanes_of_vector(pulled: PulledScans, device: DeviceInfo) -> int:
     tensors = [tensor for tensor, _, _ in pulled.stores]
     tensors += [load.tensor for load in pulled.graph.loads if 2 * load.tensor.numel > points]
     itemsizes = [t.dtype.itemsize for t in tensors]
-    widest = min(device.vector_bytes // min(itemsizes), 4 * device.vector_bytes // max(itemsizes))
+    widest = ARRAY_ACCESSES * device.vector_bytes // max(itemsizes)
+    widest = min(widest, device.vector_bytes // min(itemsizes))
     vector = 1
     while vector * 2 <= min(widest, pulled.columns):
         vector *= 2

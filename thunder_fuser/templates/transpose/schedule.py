@@ -26,6 +26,7 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
+from thunder_fuser.lower.register_budget import TILE_REGISTERS
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ScalarGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
@@ -45,8 +46,6 @@ from thunder_fuser.templates.transpose.tile import Tile, plan_tile
 SIDE_BYTES = 256
 """Bytes of a tile's side, in the widest type in it; fewer where points are few."""
 LONGEST_SIDE, SHORTEST_SIDE = 128, 32
-HELD_REGISTERS = 96
-"""Most 32-bit registers of a thread for loads in flight."""
 MOST_STEPS = 8
 """Most vectors along I of one thread, all in flight at once."""
 ROWS_AHEAD = 8
@@ -224,7 +223,7 @@ def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
     vectors = points // max(_vectors(plane, device))
     return (
         points * turned * RESIDENT_BLOCKS <= device.shared_bytes_per_sm
-        and points // THREADS * (direct + widest) <= 4 * HELD_REGISTERS
+        and points // THREADS * (direct + widest) <= 4 * TILE_REGISTERS
         and points // THREADS <= most_points(plane.group.graph, device)
         and vectors // THREADS <= MOST_STEPS
         and plane.tiles >= RESIDENT_BLOCKS * device.sm_count

@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower import instruction_table as table
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.instruction_values import (
+from thunder_fuser.time_model import instruction_table as table
+from thunder_fuser.time_model.instruction_values import (
     SAMPLED_WARPS,
     Access,
     Form,
@@ -24,7 +24,7 @@ from thunder_fuser.lower.instruction_values import (
     scattered_warps,
     sectors_touched,
 )
-from thunder_fuser.lower.pipes import Mix
+from thunder_fuser.time_model.pipes import Mix
 
 ACCESS_BYTES = 16
 """Bytes of the widest load or store of a thread."""

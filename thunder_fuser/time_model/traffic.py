@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.instruction_values import Access, Region
+from thunder_fuser.time_model.instruction_values import Access, Region
 
 _L1_BYTES = 64 * 1024
 """Largest tensor, in bytes, that is taken to stay in a multiprocessor's L1 cache."""

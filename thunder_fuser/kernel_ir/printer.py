@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
 
 _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
 
@@ -101,8 +101,10 @@ class ListingText:
         place = "" if e.position is None else f" at {self._of(e.position)}"
         return f"{e.reducer.op}.take({self._all(e.accumulator, e.element)}{place})"
 
-    def _position(self, e: ir.CheckedPosition) -> str:
-        return f"position({self._of(e.value)}, below {e.extent}, where {self._of(e.needed)})"
+    def _checked_position(self, e: ir.CheckedPosition) -> str:
+        return (
+            f"checked_position({self._of(e.value)}, below {e.extent}, where {self._of(e.needed)})"
+        )
 
     def _dynamic_register(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f"{self._of(e.begin)} + "
@@ -148,7 +150,7 @@ class ListingText:
         ir.Apply: lambda s, e: f"{'brief ' if e.brief else ''}{e.op}({s._all(*e.operands)})",
         ir.DivideByConstant: lambda s, e: f"{s._of(e.value)} / ~{1 / (e.high + e.low):.9g}",
         ir.MakeComplex: lambda s, e: f"{e.dtype.name}({s._all(e.real, e.imag)})",
-        ir.CheckedPosition: _position,
+        ir.CheckedPosition: _checked_position,
         ir.DynamicRegister: _dynamic_register,
         ir.RandomNumber: lambda s, e: f"{e.op}({s._all(*e.parameters, e.number)})",
         ir.InitAccumulator: lambda s, e: f"{e.reducer.op}.start",
@@ -202,18 +204,18 @@ class ListingText:
         verb = "stream" if s.streams else "store"
         return [f"{verb} {s.width} at {self._of(s.address)}: {self._of(s.source)}"]
 
-    def _draw(self, s: ir.DrawNumbers) -> list[str]:
+    def _draw_numbers(self, s: ir.DrawNumbers) -> list[str]:
         calls = f"{s.calls} calls from {self._of(s.first)}"
         return [f"{s.array}: {s.dtype.name} = draw {s.op}({self._all(s.seed, s.offset)}, {calls})"]
 
-    def _tile(self, s: ir.TransposeTile) -> list[str]:
+    def _transpose_tile(self, s: ir.TransposeTile) -> list[str]:
         shape = f"{s.columns} columns, {s.width} rows at once, {s.ways} ways {s.spread} apart"
         return [f"{s.name}: tile of {s.dtype.name}, {shape}, at {self._of(s.place)}"]
 
-    def _together(self, s: ir.GroupedReduce) -> list[str]:
+    def _grouped_reduce(self, s: ir.GroupedReduce) -> list[str]:
         return ["grouped:", *_indented(self.body(s.lets))]
 
-    def _stacked(self, s: ir.OuterBlockReduce) -> list[str]:
+    def _outer_block_reduce(self, s: ir.OuterBlockReduce) -> list[str]:
         slots = "" if s.slots is None else f", slots {self._of(s.slots)}"
         rows = f"{s.groups} x {s.vector} rows, {s.threads} threads{slots}"
         return [f"outer_block_reduce {s.reducer.op}({s.accumulators}, {rows})"]
@@ -246,7 +248,7 @@ class ListingText:
         ir.VectorStore: _vector_store,
         ir.Unpack: lambda x, s: [f"{x._of(s.target)} = unpack {x._of(s.words)}"],
         ir.Prefetch: lambda x, s: [f"prefetch {x._of(s.address)}"],
-        ir.DrawNumbers: _draw,
+        ir.DrawNumbers: _draw_numbers,
         ir.If: _if,
         ir.Loop: _loop,
         ir.Scope: lambda x, s: ["scope:", *_indented(x.body(s.body))],
@@ -255,10 +257,12 @@ class ListingText:
         ir.ClusterArrive: lambda x, s: ["cluster arrive"],
         ir.ClusterWait: lambda x, s: [f"cluster wait, {s.blocks} blocks"],
         ir.GridBarrier: lambda x, s: [f"grid barrier of {s.blocks:,} blocks"],
-        ir.TransposeTile: _tile,
-        ir.TileStore: lambda x, s: [f"{s.tile}.put({x._all(s.row, s.column)}): {x._of(s.source)}"],
-        ir.TileLoad: lambda x, s: [f"{x._of(s.target)} = {s.tile}.get({x._all(s.row, s.column)})"],
-        ir.GroupedReduce: _together,
-        ir.OuterBlockReduce: _stacked,
+        ir.TransposeTile: _transpose_tile,
+        ir.TileStore: lambda x, s: [
+            f"{s.tile}.store({x._all(s.row, s.column)}): {x._of(s.source)}"
+        ],
+        ir.TileLoad: lambda x, s: [f"{x._of(s.target)} = {s.tile}.load({x._all(s.row, s.column)})"],
+        ir.GroupedReduce: _grouped_reduce,
+        ir.OuterBlockReduce: _outer_block_reduce,
         ir.BlockScan: _block_scan,
     }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import pointwise
-from thunder_fuser.lower.pipes import Mix, Pipe
+from thunder_fuser.time_model.pipes import Mix, Pipe
 
 _ORDER = (Pipe.FMA, Pipe.ALU, Pipe.XU, Pipe.OTHER, Pipe.FP64)
 _Row = tuple[float, ...]

@@ -20,13 +20,13 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.estimate import Estimate, estimate_kernel
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import TEMPLATES, schedule_segment
 from thunder_fuser.templates.estimate import estimate_segment, estimated
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.scheduler import candidates
+from thunder_fuser.time_model.estimate import Estimate, estimate_kernel
 
 SIZE = 1 << 26
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.generator import random_case
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.instruction_mix import instruction_regions
-from thunder_fuser.lower.instruction_values import Region, sampled_threads, sectors_touched
-from thunder_fuser.lower.pipes import Pipe
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
+from thunder_fuser.time_model.instruction_mix import instruction_regions
+from thunder_fuser.time_model.instruction_values import Region, sampled_threads, sectors_touched
+from thunder_fuser.time_model.pipes import Pipe
 
 BLOCK, THREAD = ir.LaunchIndex.BLOCK, ir.LaunchIndex.THREAD
 X, Y = ir.Var("x"), ir.Var("y")

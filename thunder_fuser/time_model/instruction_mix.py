@@ -2,7 +2,7 @@
 
 Statements are processed as a compiler does: loops are unrolled, common subexpressions eliminated,
 dead code dropped. The result is one region per remaining loop or predicated part, and one for the
-rest. Tests compare them with machine code (tests/codegen/test_instruction_mix.py).
+rest. Tests compare them with machine code (tests/time_model/test_instruction_mix.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import random, reductions
-from thunder_fuser.lower import instruction_table as table
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.instruction_expressions import (
+from thunder_fuser.time_model import instruction_table as table
+from thunder_fuser.time_model.instruction_expressions import (
     ACCESS_BYTES,
     CLUSTER_BARRIERS,
     ExpressionMix,
@@ -26,8 +26,8 @@ from thunder_fuser.lower.instruction_expressions import (
     exchanges,
     words,
 )
-from thunder_fuser.lower.instruction_values import Form, Number, Region, Sample
-from thunder_fuser.lower.pipes import Mix, Pipe
+from thunder_fuser.time_model.instruction_values import Form, Number, Region, Sample
+from thunder_fuser.time_model.pipes import Mix, Pipe
 
 _STEP = Mix({Pipe.ALU: 2.0, Pipe.OTHER: 1.0})
 """Loop overhead per iteration: increment, comparison, branch."""
@@ -481,7 +481,7 @@ def _share(inside: Sample | None, holds: bool) -> float:
 
 
 def _share_lanes(first: ir.Expr, others: Sequence[ir.Expr]) -> bool:
-    """True if two reductions take one half of a warp's lanes each (`Together` in reduce.cuh)."""
+    """True if two reductions take one half of a warp's lanes each (`Grouped` in reduce.cuh)."""
     if len(others) != 1 or not isinstance(first, ir.BlockReduce):
         return False
     commutes = reductions.lookup(first.reducer.op).accumulator.commutes

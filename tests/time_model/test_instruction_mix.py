@@ -22,13 +22,13 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.lower.estimated_registers import registers_of
-from thunder_fuser.lower.instruction_mix import instruction_regions
-from thunder_fuser.lower.instruction_values import Region
-from thunder_fuser.lower.kernel_ir import KernelIR
+from thunder_fuser.kernel_ir import KernelIR
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
+from thunder_fuser.time_model.instruction_mix import instruction_regions
+from thunder_fuser.time_model.instruction_values import Region
+from thunder_fuser.time_model.registers import registers_of
 
 pytestmark = [
     pytest.mark.nvrtc,

@@ -17,15 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.lower import kernel_ir as ir
-from thunder_fuser.lower.estimated_registers import registers_of
-from thunder_fuser.lower.instruction_mix import instruction_regions
-from thunder_fuser.lower.instruction_values import Access, Region
-from thunder_fuser.lower.pipes import Pipe
-from thunder_fuser.lower.queueing import Network
-from thunder_fuser.lower.traffic import Traffic, traffic_of
 from thunder_fuser.occupancy import resident_blocks
+from thunder_fuser.time_model.instruction_mix import instruction_regions
+from thunder_fuser.time_model.instruction_values import Access, Region
+from thunder_fuser.time_model.pipes import Pipe
+from thunder_fuser.time_model.queueing import Network
+from thunder_fuser.time_model.registers import registers_of
+from thunder_fuser.time_model.traffic import Traffic, traffic_of
 
 _SUSTAINED = 0.92
 """Sustained clock rate under load, as a fraction of the highest clock rate."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.device import WARP_SIZE
-from thunder_fuser.lower.pipes import Mix, Pipe
+from thunder_fuser.time_model.pipes import Mix, Pipe
 
 SAMPLED_WARPS = 8
 _MANY_TERMS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thunder_fuser.lower.queueing import Network
+from thunder_fuser.time_model.queueing import Network
 
 
 @pytest.mark.parametrize("sharing", [1, 6])

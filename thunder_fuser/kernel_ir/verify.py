@@ -8,10 +8,9 @@ as well. It runs under the option `verify`, behind `lower`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 
+from thunder_fuser import kernel_ir as ir
 from thunder_fuser.errors import InternalError
-from thunder_fuser.lower import kernel_ir as ir
 
 _BODIES = ("body", "otherwise")
 """Fields of statements that are scopes of their own."""
@@ -97,7 +96,7 @@ def _variables(node: object) -> Iterator[str]:
     elif isinstance(node, tuple):
         for each in node:
             yield from _variables(each)
-    elif type(node).__module__ == ir.__name__ and is_dataclass(node):
-        for field in fields(node):
-            if field.name not in _BODIES:
-                yield from _variables(getattr(node, field.name))
+    else:
+        for name, value in ir.fields_of(node):
+            if name not in _BODIES:
+                yield from _variables(value)
