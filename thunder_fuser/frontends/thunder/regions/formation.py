@@ -29,7 +29,13 @@ from thunder.executors.torchex import ex as torch_executor
 from thunder_fuser.config import current
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims import random
-from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed
+from thunder_fuser.frontends.thunder.claims.claim import (
+    ORDERS,
+    Ending,
+    InFormatOf,
+    LiesAs,
+    LiesAsIndexed,
+)
 from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.frontends.thunder.regions import inplace
@@ -276,7 +282,9 @@ def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     wanted: dict[str, frozenset[object]] = {}
     found: list[BoundSymbol] = []
     for prim in reversed(prims):
-        orders = {tag for tag in prim.tags if isinstance(tag, LiesAs) or tag in ORDERS}
+        orders = {
+            tag for tag in prim.tags if isinstance(tag, (InFormatOf, LiesAs)) or tag in ORDERS
+        }
         orders = orders.union(*(wanted.get(p.name, frozenset()) for p in prim.flat_proxy_outs))
         if orders and role(prim) is Role.RENAME:
             source = prim.flat_proxy_args[0].name
@@ -337,7 +345,7 @@ def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSym
         Ending.ROW_MAJOR: any(map(recorded.is_row_major, names)),
         Ending.CHANNELS_LAST: any(map(recorded.keeps_channels_last, names)),
     }
-    found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
+    found: set[Ending | InFormatOf | LiesAs] = {tag for tag, holds in ends.items() if holds}
     leaders = map(recorded.leaders, names)
     found.update(tag for tag in leaders if tag is not None)
     return relabelled(prim, tags=prim.tags | found) if found else prim
