@@ -91,6 +91,41 @@ def test_an_index_out_of_bounds_is_an_index_error() -> None:
         compiled(torch.tensor([0, -1]), table())
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_the_error_names_the_index_that_the_user_gave(dtype: torch.dtype) -> None:
+    compiled = jit(lambda i, w: w[i] * 2), jit(lambda i, w: w[:, i] * 2)
+    for fn, wrong in zip(compiled, (-ROWS - 2, -COLUMNS - 2), strict=True):
+        for index in (torch.tensor([0, wrong], dtype=dtype), torch.tensor(wrong, dtype=dtype)):
+            with pytest.raises(FuserIndexError, match=rf"index {wrong} is out of bounds.*test_ind"):
+                fn(index, table())
+
+
+def test_so_does_that_of_a_list() -> None:
+    with pytest.raises(IndexError, match=f"index {-COLUMNS - 1} is out of bounds for dimension 1"):
+        jit(lambda w: w[:, [0, -COLUMNS - 1]] * 2)(table())
+
+
+WRONG_PAIRS = [(0, COLUMNS), (1, -COLUMNS - 1), (-ROWS - 1, COLUMNS), (ROWS, -1)]
+
+
+@pytest.mark.parametrize(("row", "column"), WRONG_PAIRS)
+def test_each_of_two_indices_is_in_its_own_range(row: int, column: int) -> None:
+    """Both are one index of the flattened dimensions, which may be in range."""
+    with pytest.raises(FuserIndexError):
+        jit(lambda i, k, w: w[i, k] * 2)(torch.tensor([row]), torch.tensor([column]), table())
+
+
+def test_a_composite_has_the_line_of_its_call() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x[:2]
+        return functional.kl_div(y, y, reduction="sum")
+
+    compiled = jit(program)
+    compiled(table().abs() + 1)
+    lines = {e.origin.line for e in fusions(compiled)[0].fusion.exprs if e.origin.symbol == "log"}
+    assert lines == {program.__code__.co_firstlineno + 2}
+
+
 def test_take_along_dim_wraps_its_index_as_in_torch() -> None:
     i = torch.tensor([[5, -1, 99, -40, 12, -12, 0, 11]])
     check(PROGRAMS["take_along_dim"][0], i.expand(3, -1), table(), fusion_count=1)

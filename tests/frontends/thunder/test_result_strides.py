@@ -212,6 +212,56 @@ def test_channels_last_of_copies_and_pads() -> None:
     assert not found, found
 
 
+RESIZED = {
+    "shuffles": lambda x: (
+        F.pixel_shuffle(x, 2),
+        F.pixel_unshuffle(x * 2, 2) + 1,
+        F.channel_shuffle(x, 2),
+    ),
+    "stacks": lambda x: (
+        torch.stack([x, x * 2]),
+        torch.stack([x, x], 1) * 2,
+        torch.stack([x[:, :, 0], x[:, :, 1]], 2),
+        torch.stack([x, x], -1),
+    ),
+    "interpolations": lambda x: (
+        F.interpolate(x, scale_factor=2) * 2,
+        F.interpolate(x * 2, size=(3, 5)),
+        F.interpolate(x * 2, scale_factor=1.5, mode="bilinear"),
+    ),
+    "averages": lambda x: (F.adaptive_avg_pool2d(x, (2, 3)), F.adaptive_avg_pool2d(x, 1) * 2),
+    "scatters": lambda x: (x.slice_scatter(x[:, :2] * 2, 1, 1, 3), x.select_scatter(x[:, 0], 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_channels_last_of_results_of_other_sizes(name: str) -> None:
+    """These have the memory format of their operand, and else no order of it but row-major."""
+    program = RESIZED[name]
+    x = torch.randn(2, 8, 4, 6)
+    layouts = [
+        x,
+        x.contiguous(memory_format=torch.channels_last),
+        x.permute(3, 2, 0, 1).contiguous().permute(2, 3, 1, 0),
+        x.transpose(2, 3).contiguous().transpose(2, 3),
+        torch.randn(2, 8, 1, 6).contiguous(memory_format=torch.channels_last).expand(2, 8, 4, 6),
+    ]
+    compiled = jit(program)
+    with interpreted():
+        for given in layouts:
+            ours, eager = compiled(given), program(given)
+            assert [t.stride() for t in ours] == [t.stride() for t in eager], given.stride()
+            torch.testing.assert_close(ours, eager)
+
+
+def test_channels_last_of_results_that_are_differentiated() -> None:
+    def program(x: Any) -> Any:
+        return F.pixel_shuffle(x * 2, 2), torch.stack([x, x * 2]), F.interpolate(x, size=(3, 5)) + 1
+
+    x = torch.randn(2, 8, 4, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert [t.stride() for t in jit(program)(x)] == [t.stride() for t in program(x)]
+
+
 def test_what_is_repeated_and_converted_is_dense() -> None:
     def program(mask: Any, x: Any) -> Any:
         return torch.ge(mask, x), mask * x

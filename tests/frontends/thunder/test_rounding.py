@@ -110,3 +110,25 @@ def test_an_operand_is_updated_where_a_position_says_so(call: Callable[[Tensor],
     compiled = thunder.jit(program, executors=[thunder_fuser.executor])
     x = torch.linspace(-4, 4, 97)
     torch.testing.assert_close(compiled(x), program(x))
+
+
+NUMBERS = {
+    "comparisons": lambda x: (x < 0.7, x <= 0.7, x == 0.7, x >= 0.7, x != 0.7, x > 0.7),
+    "remainders": lambda x: (x % 0.7, 0.7 % x, torch.fmod(x, 0.7), torch.remainder(x, 0.7)),
+    "quotients": lambda x: (0.7 // x, x // 0.7),
+    "tensors": lambda x: (x % torch.tensor(0.7), torch.fmod(x, torch.tensor(0.7))),
+    "shrinks": lambda x: (F.hardshrink(x, 0.7), F.hardtanh(x, -0.1, 0.7), x.clamp(0.1, 0.7)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_number_is_rounded_to_16_bits_where_torchs_kernels_do(
+    name: str, dtype: torch.dtype
+) -> None:
+    """No tensor of 16 bits equals 0.7, but the one that 0.7 is rounded to."""
+    x = torch.tensor([0.7, -0.7, 0.3, 2.1, 1e-3, 3.3, -0.1, 0.1, 0.2], dtype=dtype)
+    program = NUMBERS[name]
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor])
+    for found, expected in zip(compiled(x), program(x), strict=True):
+        assert torch.equal(found, expected)

@@ -27,7 +27,14 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.frontends.thunder import jit_options, repro
-from thunder_fuser.frontends.thunder.autograd import attention, convolution, gradients, norms, pools
+from thunder_fuser.frontends.thunder.autograd import (
+    attention,
+    convolution,
+    gradients,
+    indexing,
+    norms,
+    pools,
+)
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.table import (
@@ -124,7 +131,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._prefix = prefix
         self._tank = Tank()
         self._draw = register_draw(self)
-        for calls in (attention, convolution, data_parallel):
+        for calls in (attention, convolution, data_parallel, indexing):
             calls.register(self)
         self._lookasides.update(lookasides())
         for symbol in {**TABLE, **_RULES}:

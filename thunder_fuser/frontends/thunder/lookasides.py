@@ -12,6 +12,10 @@ with a number, `logsumexp` of integers.
 *Reflected operators of a number and a complex tensor*: torch's operator for a quotient runs another
 kernel than its function, and in a sum the number is the second operand, which `alpha` scales.
 
+*Remainders of 16-bit floats by a number*, which torch rounds to their dtype.
+
+*Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
+
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are.
 
 *Dynamo's graphs*, whose code torch generates at their first call. Thunder would interpret the code
@@ -29,6 +33,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
+from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
@@ -37,6 +42,7 @@ from torch.fx import _lazy_graph_module
 from thunder_fuser.frontends.thunder.autograd.gradients import total_weight
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
+from thunder_fuser.frontends.thunder.composites.indexing import in_range
 
 Function = Callable[..., Any]
 
@@ -104,19 +110,24 @@ def lookasides() -> dict[Function, Function]:
         symbol = getattr(ltorch, name)
         calls = [f for f, s in ltorch._torch_to_thunder_function_map.items() if s is symbol]
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
+    found[TensorProxy.__getitem__] = lambda x, key: ltorch.getitem(x, in_range(x, key))
     found[TensorProxy.__pow__] = found[ltorch.pow]
     found[TensorProxy.__ipow__] = found[ltorch.pow_]
     # torch adds the number to the tensor, in either order of the operands.
     found[TensorProxy.__radd__] = ltorch.add
     found[TensorProxy.__rtruediv__] = _number_divided
     # Thunder looks up methods for these that it does not define.
-    found[TensorProxy.__mod__] = ltorch.remainder
-    found[TensorProxy.__rmod__] = lambda x, other: ltorch.remainder(other, x)
+    found[TensorProxy.__mod__] = found[ltorch.remainder]
+    found[TensorProxy.__rmod__] = lambda x, other: _quotient_in_dtype(ltorch.remainder, other, x)
     found[TensorProxy.__imod__] = ltorch.remainder_
+    found[TensorProxy.__rfloordiv__] = lambda x, other: ltorch.floor_divide(
+        _in_dtype_of(other, x), x
+    )
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
-    return found
+    # Thunder notes the user's line for its own lookasides only.
+    return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
 
 
 def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
@@ -272,6 +283,25 @@ def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
     return ltorch.true_divide(number, x)
 
 
+def _quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
+    """Remainders of 16-bit floats: torch rounds a number to their dtype, as it does a tensor."""
+    return symbol(_in_dtype_of(x, other), _in_dtype_of(other, x))
+
+
+def _in_dtype_of(number: Any, x: Any) -> Any:
+    """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
+    if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
+        return number
+    if type(number) is float:
+        return torch.tensor(number, dtype=dtypes.to_torch_dtype(x.dtype)).item()
+    if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
+        return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
+    return number
+
+
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
@@ -283,6 +313,8 @@ _AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "masked_fill_": _masked_fill,
     "logsumexp": _logsumexp,
     "batch_norm": _batch_norm,
+    "fmod": _quotient_in_dtype,
+    "remainder": _quotient_in_dtype,
 }
 """Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""
 

@@ -399,13 +399,14 @@ def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> 
     return result
 
 
-def _remainder(a: TensorProxy, b: TensorProxy | float) -> TensorProxy:
+def _remainder(a: TensorProxy | float, b: TensorProxy | float) -> TensorProxy:
     result: TensorProxy = prims.remainder(a, b)
     g = get_grad(result)
     if isinstance(a, TensorProxy):
         put_grad(a, g)
     if isinstance(b, TensorProxy):
-        put(b, -wide(g) * ltorch.floor(wide(a) / wide(b)))
+        dividend = wide(a) if isinstance(a, TensorProxy) else a
+        put(b, -wide(g) * ltorch.div(dividend, wide(b), rounding_mode="floor"))
     return result
 
 
@@ -431,6 +432,13 @@ def _pow(base: TensorProxy | float, exponent: TensorProxy | float) -> TensorProx
         assert isinstance(base, TensorProxy)
         result = prims.pow(base, exponent)
         put_grad(base, ltorch.zeros_like(get_grad(result)))
+        return result
+    if isinstance(base, (int, float)) and base <= 0:
+        assert isinstance(exponent, TensorProxy)
+        result = prims.pow(base, exponent)
+        slope = wide(result) * (math.nan if base else -math.inf)
+        slope = slope if base else ltorch.where(exponent >= 0, 0.0, slope)
+        put(exponent, wide(get_grad(result)) * slope)
         return result
     return _pow_grad(base, exponent)
 

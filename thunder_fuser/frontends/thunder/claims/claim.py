@@ -7,7 +7,7 @@ row), regions are formed by their roles, and `regions/to_fusion.py` runs their b
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +42,23 @@ class LiesAs:
     """
 
     names: tuple[str, ...]
+
+    def renamed(self, names: Mapping[str, str]) -> LiesAs:
+        """Return the tag with new names of tensors."""
+        return LiesAs(tuple(names.get(name, name) for name in self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class InFormatOf:
+    """Tag of the prim that ends a call: the result has its channels last if this tensor, whose
+    sizes may differ, has; else it is row-major.
+    """
+
+    name: str
+
+    def renamed(self, names: Mapping[str, str]) -> InFormatOf:
+        """Return the tag with new names of tensors."""
+        return InFormatOf(names.get(self.name, self.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,19 @@ def lying_as(b: FusionBuilder, x: TensorView, leaders: Sequence[TensorView]) -> 
     return x
 
 
+def in_format_of(b: FusionBuilder, x: TensorView, source: TensorView) -> TensorView:
+    """Return `x` with its channels last if those of `source` are, else row-major.
+
+    A cat has one of these formats, which a pad keeps, and a slice has the strides of the whole.
+    """
+    if x.rank != source.rank or 0 in (*x.sizes, *source.sizes):
+        return x
+    pairs = list(zip(x.sizes, source.sizes, strict=True))
+    widths = [width for n, m in reversed(pairs) for width in (0, max(n - m, 0))]
+    padded = b.pad(b.cat([source]), widths)
+    return lying_as(b, x, [_of(b.slice(padded, [0] * x.rank, x.domain.shape))])
+
+
 def _of(value: object) -> TensorView:
     assert isinstance(value, TensorView)
     return value

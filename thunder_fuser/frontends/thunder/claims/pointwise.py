@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
@@ -22,7 +23,7 @@ from thunder_fuser.frontends.thunder.claims.operands import (
     data_type,
 )
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import Category
+from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Fact
@@ -131,10 +132,29 @@ _SPECIAL_REFUSALS: dict[str, Callable[..., Refusal | None]] = {
 }
 
 
+def _compare(op: str, builder: FusionBuilder, *operands: Any) -> Val:
+    """Build a comparison. Torch rounds a number to the dtype of the tensor; of 16 bits, many
+    numbers are another one then.
+    """
+    halves = {x.dtype for x in operands if isinstance(x, TensorView) and x.dtype in _HALVES}
+    if len(halves) == 1:
+        dtype = halves.pop().torch
+        operands = tuple(
+            torch.tensor(x, dtype=dtype).item() if type(x) is float else x for x in operands
+        )
+    return builder.pointwise(op, *operands)
+
+
+_HALVES = (DataType.Half, DataType.BFloat16)
+
+
 def _claim(op: str) -> Claim:
     refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
-    build = _pow if op == "pow" else partial(_build, op)
+    build = _pow if op == "pow" else partial(_compare if op in _COMPARISONS else _build, op)
     return Claim(Role.COMPUTE, refuse, build, pointwise.lookup(op).cost)
+
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 # Thunder's prims and the rows of the op table have the same names.

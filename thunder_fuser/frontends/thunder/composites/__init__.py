@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from thunder_fuser.frontends.thunder.composites import (
+    interpolation,
     losses,
     movement,
     pointwise,
@@ -31,5 +32,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **movement.PARTS,
     **products.PARTS,
     **pools.PARTS,
+    **interpolation.PARTS,
 }
 """Decompositions by the function's path below `torch`; tensor methods of that name share them."""

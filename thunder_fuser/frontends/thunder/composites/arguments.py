@@ -8,7 +8,7 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.utils import canonicalize_dims, get_computation_dtype
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
@@ -39,6 +39,13 @@ def wide(x: TensorProxy) -> TensorProxy:
 
 def rounded(x: TensorProxy, like: TensorProxy) -> TensorProxy:
     return maybe_convert_to_dtype(x, like.dtype)
+
+
+def constant(x: TensorProxy) -> TensorProxy:
+    """Return a copy through which no gradient goes."""
+    copy: TensorProxy = ltorch.clone(x)
+    copy.tags.add(ProxyTag.DETACHED_AUTOGRAD_GRAPH)
+    return copy
 
 
 def axes_of(x: TensorProxy, dim: Any) -> tuple[int, ...]:

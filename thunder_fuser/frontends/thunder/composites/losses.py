@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import (
@@ -108,8 +109,8 @@ def _kl_div(
     if log_target:
         losses = ltorch.exp(t) * (t - x)
     else:
-        none = t == 0
-        losses = ltorch.where(none, 0.0, t * ltorch.log(ltorch.where(none, 1.0, t))) - t * x
+        # The product's own gradient, NaN at 0, as torch's xlogy gives it for equal operands.
+        losses = ltorch.where(t == 0, 0.0, t * ltorch.log(t)) - t * x
     losses = rounded(losses, input)
     if reduction == "batchmean" and input.ndim:
         return _reduced(losses, "sum", size_average, reduce) / input.shape[0]
@@ -146,6 +147,10 @@ def _soft_margin_loss(
     return _reduced(rounded(losses, input), reduction, size_average, reduce)
 
 
+_COSINE_EPS = torch.tensor(1e-12, dtype=torch.float32).item()
+"""Torch has this number in fp32, for all dtypes."""
+
+
 def _cosine_embedding_loss(
     input1: TensorProxy,
     input2: TensorProxy,
@@ -157,7 +162,7 @@ def _cosine_embedding_loss(
 ) -> TensorProxy:
     _pair(input1, input2)
     x, y = wide(input1), wide(input2)
-    eps = 1e-12
+    eps = _COSINE_EPS
     along, ours, theirs = (ltorch.sum(t, -1) for t in (x * y, x * x, y * y))
     cosine = along / ltorch.sqrt((ours + eps) * (theirs + eps))
     losses = ltorch.where(target == 1, 1 - cosine, 0.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
@@ -100,6 +101,11 @@ def _pixel_shuffle(x: TensorProxy, upscale_factor: int) -> TensorProxy:
     r = upscale_factor
     if x.ndim < 3 or type(r) is not int or r < 1 or x.shape[-3] % (r * r):
         raise Unusual
+    found: TensorProxy = PIXEL_SHUFFLE(x, r)
+    return found
+
+
+def _shuffled_pixels(x: TensorProxy, r: int) -> TensorProxy:
     *batch, channels, height, width = x.shape
     n, c = len(batch), channels // (r * r)
     parts = ltorch.reshape(x, (*batch, c, r, r, height, width))
@@ -112,6 +118,11 @@ def _pixel_unshuffle(x: TensorProxy, downscale_factor: int) -> TensorProxy:
     r = downscale_factor
     if x.ndim < 3 or type(r) is not int or r < 1 or x.shape[-1] % r or x.shape[-2] % r:
         raise Unusual
+    found: TensorProxy = PIXEL_UNSHUFFLE(x, r)
+    return found
+
+
+def _unshuffled_pixels(x: TensorProxy, r: int) -> TensorProxy:
     *batch, channels, height, width = x.shape
     n, h, w = len(batch), height // r, width // r
     parts = ltorch.reshape(x, (*batch, channels, h, r, w, r))
@@ -123,6 +134,11 @@ def _channel_shuffle(x: TensorProxy, groups: int) -> TensorProxy:
     known(x)
     if x.ndim < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups:
         raise Unusual
+    found: TensorProxy = CHANNEL_SHUFFLE(x, groups)
+    return found
+
+
+def _shuffled_channels(x: TensorProxy, groups: int) -> TensorProxy:
     parts = ltorch.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     return ltorch.reshape(ltorch.transpose(parts, 1, 2), x.shape)
 
@@ -155,6 +171,11 @@ def _slice_scatter(
     first, last, _ = slice(start, end).indices(x.shape[axis])
     if src.shape != (*x.shape[:axis], max(last - first, 0), *x.shape[axis + 1 :]):
         raise Unusual
+    found: TensorProxy = SLICE_SCATTER(x, src, axis, first, last)
+    return found
+
+
+def _scattered(x: TensorProxy, src: TensorProxy, axis: int, first: int, last: int) -> TensorProxy:
     parts = [cut(x, axis, 0, first), src, cut(x, axis, max(first, last), None)]
     return ltorch.cat([t for t in parts if t.shape[axis]], axis)
 
@@ -189,11 +210,55 @@ def _adaptive_average(spatial: int) -> Callable[..., TensorProxy]:
         sizes = [n if m is None else m for n, m in zip(image, sizes, strict=True)]
         if any(type(m) is not int or m < 1 or n % m for n, m in zip(image, sizes, strict=True)):
             raise Unusual
-        windows = [k for n, m in zip(image, sizes, strict=True) for k in (m, n // m)]
-        axes = [len(outer) + 2 * k + 1 for k in range(spatial)]
-        return ltorch.mean(ltorch.reshape(input, (*outer, *windows)), axes)
+        found: TensorProxy = ADAPTIVE_AVERAGE(input, tuple(sizes))
+        return found
 
     return function
+
+
+def _averages(x: TensorProxy, sizes: Sequence[int]) -> TensorProxy:
+    outer, image = x.shape[: -len(sizes)], x.shape[-len(sizes) :]
+    windows = [k for n, m in zip(image, sizes, strict=True) for k in (m, n // m)]
+    axes = [len(outer) + 2 * k + 1 for k in range(len(sizes))]
+    return ltorch.mean(ltorch.reshape(x, (*outer, *windows)), axes)
+
+
+def _stack(tensors: Any, dim: int = 0) -> TensorProxy:
+    """A cat along `dim`, whose result is split, as in torch: that has the cat's memory format."""
+    known(*tensors)
+    first = tensors[0]
+    axis = canonicalize_dim(first.ndim + 1, dim)
+    if axis == first.ndim or any((t.shape, t.dtype) != (first.shape, first.dtype) for t in tensors):
+        raise Unusual
+    found: TensorProxy = STACK(list(tensors), axis)
+    return found
+
+
+def _split_cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
+    shape = list(tensors[0].shape)
+    joined = ltorch.cat(list(tensors), dim)
+    return ltorch.reshape(joined, (*shape[:dim], len(tensors), *shape[dim:]))
+
+
+def _dstack(tensors: Any) -> TensorProxy:
+    known(*tensors)
+    if not all(t.ndim for t in tensors):
+        raise Unusual
+    deep = [ltorch.unsqueeze(t, 0) if t.ndim == 1 else t for t in tensors]
+    return ltorch.cat([ltorch.unsqueeze(t, 2) if t.ndim == 2 else t for t in deep], 2)
+
+
+def _symbol(name: str, function: Callable[..., TensorProxy], id: str = "") -> Symbol:
+    """A call in parts, whose result's memory format `trace/origin.py` finds by its id."""
+    return Symbol(name, meta=function, id=id or f"{name}_in_parts")
+
+
+PIXEL_SHUFFLE = _symbol("pixel_shuffle", _shuffled_pixels)
+PIXEL_UNSHUFFLE = _symbol("pixel_unshuffle", _unshuffled_pixels)
+CHANNEL_SHUFFLE = _symbol("channel_shuffle", _shuffled_channels)
+SLICE_SCATTER = _symbol("slice_scatter", _scattered)
+ADAPTIVE_AVERAGE = _symbol("adaptive_avg_pool", _averages)
+STACK = _symbol("stack", _split_cat, ltorch.stack.id)
 
 
 PARTS: Mapping[str, Callable[..., Any]] = {
@@ -204,6 +269,9 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "hstack": _stacked(1, 1),
     "vstack": _stacked(0, 2),
     "column_stack": _stacked(1, 2),
+    "row_stack": _stacked(0, 2),
+    "dstack": _dstack,
+    "stack": _stack,
     "ravel": _ravel,
     "sum_to_size": _sum_to_size,
     "nn.functional.pixel_shuffle": _pixel_shuffle,

@@ -13,6 +13,7 @@ from thunder.core.utils import canonicalize_dim
 from thunder_fuser.frontends.thunder.composites.arguments import (
     Unusual,
     axes_of,
+    constant,
     cut,
     floats,
     known,
@@ -41,7 +42,8 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
         total = ltorch.sum(sizes * sizes, axes, keepdim)
         is_zero = total == 0
         root = ltorch.sqrt(ltorch.where(is_zero, 1.0, total))
-        return rounded(ltorch.where(is_zero, 0.0, root), x)
+        # A product with 0, which hands on an infinite gradient as NaN.
+        return rounded(ltorch.where(is_zero, 0.0 * total, root), x)
     if p < 0:
         raise Unusual
     none = sizes == 0
@@ -98,14 +100,17 @@ def pairwise_distance(
 def _cosine_similarity(
     x1: TensorProxy, x2: TensorProxy, dim: int = 1, eps: float = 1e-08
 ) -> TensorProxy:
-    """Cosine similarity; a norm below `eps` is replaced by `eps`, which has no gradient."""
+    """Cosine similarity. A norm below `eps` is replaced by `eps`, through which torch's gradient
+    goes on to the norm.
+    """
     floats(x1, x2)
     if x1.shape != x2.shape or x1.dtype != x2.dtype or not x1.ndim:
         raise Unusual
     units = []
     for x in (wide(x1), wide(x2)):
         norm = norm_of(x, 2, dim, True)
-        units.append(x / ltorch.clamp(norm, eps, None))
+        raised = eps + (norm - constant(norm))
+        units.append(x / ltorch.where(norm < eps, raised, norm))
     return rounded(ltorch.sum(units[0] * units[1], dim), x1)
 
 

@@ -15,7 +15,13 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed
+from thunder_fuser.frontends.thunder.claims.claim import (
+    ORDERS,
+    Ending,
+    InFormatOf,
+    LiesAs,
+    LiesAsIndexed,
+)
 from thunder_fuser.frontends.thunder.claims.operands import is_supported
 from thunder_fuser.frontends.thunder.claims.table import flatten, role
 from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate, TraceInfo, tensors
@@ -48,7 +54,9 @@ def _tagged_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     wanted: dict[str, frozenset[object]] = {}
     found: list[BoundSymbol] = []
     for prim in reversed(prims):
-        tags = {tag for tag in prim.tags if isinstance(tag, LiesAs) or tag in _PROPAGATED}
+        tags = {
+            tag for tag in prim.tags if isinstance(tag, (InFormatOf, LiesAs)) or tag in _PROPAGATED
+        }
         tags = tags.union(*(wanted.get(p.name, frozenset()) for p in prim.flat_proxy_outs))
         passed = tags if role(prim) is Role.RENAME else tags & {Ending.ROUNDED}
         if passed and role(prim) in _SHOW_THEIR_SOURCE:
@@ -116,7 +124,7 @@ def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSym
         Ending.CHANNELS_LAST: any(map(recorded.keeps_channels_last, names)),
         Ending.ROUNDED: any(map(recorded.is_result, names)) and any(map(_is_wide, outs)),
     }
-    found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
+    found: set[Ending | InFormatOf | LiesAs] = {tag for tag, holds in ends.items() if holds}
     leaders = map(recorded.leaders, names)
     found.update(tag for tag in leaders if tag is not None)
     return relabelled(prim, tags=prim.tags | found) if found else prim

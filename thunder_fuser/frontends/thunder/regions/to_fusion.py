@@ -16,8 +16,12 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, LiesAsIndexed
-from thunder_fuser.frontends.thunder.claims.layout import lying_as, lying_as_indexed
+from thunder_fuser.frontends.thunder.claims.claim import Ending, InFormatOf, LiesAs, LiesAsIndexed
+from thunder_fuser.frontends.thunder.claims.layout import (
+    in_format_of,
+    lying_as,
+    lying_as_indexed,
+)
 from thunder_fuser.frontends.thunder.claims.operands import data_type, number_type
 from thunder_fuser.frontends.thunder.claims.table import TABLE, role
 from thunder_fuser.frontends.thunder.trace.origin import origin_of
@@ -110,6 +114,8 @@ class _Numbering:
                     found.append((tag.name, ()))
                 case LiesAs():
                     found.append(("as", tuple(map(self._numbers.get, tag.names))))
+                case InFormatOf():
+                    found.append(("format", self._numbers.get(tag.name)))
                 case LiesAsIndexed():
                     both = map(self._numbers.get, (tag.source, tag.index))
                     found.append(("indexed", (*both, tag.dim)))
@@ -171,6 +177,8 @@ class _Region:
         for tag in prim.tags:
             if isinstance(tag, LiesAs):
                 value = lying_as(self._builder, value, self._tensors(tag.names, value))
+            if isinstance(tag, InFormatOf):
+                value = self._in_format(value, tag.name)
             if isinstance(tag, LiesAsIndexed):
                 value = self._indexed(value, tag)
         if Ending.ROW_MAJOR in prim.tags and _has_orders(value.sizes):
@@ -205,6 +213,12 @@ class _Region:
         found = [self._values.get(self._first.get(name, name)) for name in names]
         tensors = [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
         return tensors if len(tensors) == len(found) else []
+
+    def _in_format(self, value: TensorView, name: str) -> TensorView:
+        source = self._values.get(self._first.get(name, name))
+        return (
+            in_format_of(self._builder, value, source) if isinstance(source, TensorView) else value
+        )
 
     def _indexed(self, value: TensorView, tag: LiesAsIndexed) -> TensorView:
         source, index = (self._values.get(self._first.get(n, n)) for n in (tag.source, tag.index))

@@ -20,8 +20,8 @@ from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
-from thunder_fuser.frontends.thunder.claims.claim import LiesAs
-from thunder_fuser.frontends.thunder.composites import norms, pools
+from thunder_fuser.frontends.thunder.claims.claim import InFormatOf, LiesAs
+from thunder_fuser.frontends.thunder.composites import movement, norms, pools
 from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
 from thunder_fuser.ir.fusion import Origin
 
@@ -64,7 +64,7 @@ class Recorded:
         self._new: set[str] = set()
         self._row_major: set[str] = set()
         self._channels_last: set[str] = set()
-        self._leaders: dict[str, LiesAs] = {}
+        self._leaders: dict[str, LiesAs | InFormatOf] = {}
         for bsym in traces[0].bound_symbols:
             self._note_call(bsym)
             if bsym.source_filename is not None:
@@ -74,8 +74,10 @@ class Recorded:
         self.saved_results: frozenset[str] = frozenset()
         """Names of results of the forward that torch's autograd would save, too."""
         self._same: dict[str, str] = {}
+        self._new_names: dict[str, str] = {}
         if any(name not in self._calls for bsym in self.symbols for name in _given(bsym)):
             self._same = _same_values(traces[0], traces[-1])
+            self._new_names = {old: new for new, old in self._same.items()}
             self._note_new_names(traces[0], traces[-1])
         # Also if no value was renamed: gradients may be of nothing but arguments.
         if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
@@ -113,6 +115,10 @@ class Recorded:
         read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
         if bsym.sym.id in _IN_ANOTHER_ORDER or bsym.kwargs.get("rounding_mode") is not None:
             self._leaders.update(dict.fromkeys(results, LiesAs(read)))
+        elif read and (bsym.sym.id in _IN_FORMAT or _keeps_format_on_cpus(bsym)):
+            self._leaders.update(dict.fromkeys(results, InFormatOf(read[0])))
+        elif bsym.sym is movement.SLICE_SCATTER:
+            self._leaders.update(dict.fromkeys(results, LiesAs(read[:1])))
 
     def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
         """Yield positions in `symbols` of the definitions of these symbols' results."""
@@ -152,11 +158,12 @@ class Recorded:
         """True if a value is the result of a call that keeps channels last, else is row-major."""
         return self.first_name(name) in self._channels_last
 
-    def leaders(self, name: str) -> LiesAs | None:
+    def leaders(self, name: str) -> LiesAs | InFormatOf | None:
         """Return the operands of the call that defines a value if torch's kernel lays its result
-        out by them and the call's decomposition would not; else None.
+        out by them, or has their format, and the call's decomposition would not; else None.
         """
-        return self._leaders.get(self.first_name(name))
+        tag = self._leaders.get(self.first_name(name))
+        return None if tag is None else tag.renamed(self._new_names)
 
     def line_of(self, bsym: BoundSymbol) -> Line:
         """Return the user's source line; `Line(None, None)` if it is unknown."""
@@ -274,6 +281,22 @@ _IN_ANOTHER_ORDER = frozenset(
     for name in ("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp")
 )
 """Pointwise calls whose decomposition in Thunder does not start from the first operand itself."""
+
+_IN_FORMAT = frozenset({"torch.nn.functional.interpolate", movement.ADAPTIVE_AVERAGE.id})
+"""Calls whose result has other sizes than their operand, whose memory format it has."""
+
+_IN_FORMAT_ON_CPUS = (
+    movement.PIXEL_SHUFFLE,
+    movement.PIXEL_UNSHUFFLE,
+    movement.CHANNEL_SHUFFLE,
+)
+"""Such calls on a CPU; on a GPU torch reshapes."""
+
+
+def _keeps_format_on_cpus(bsym: BoundSymbol) -> bool:
+    outs = bsym.flat_proxy_outs
+    return bsym.sym in _IN_FORMAT_ON_CPUS and outs[0].device.type == "cpu"
+
 
 LIKE = frozenset(
     f"torch.{name}"

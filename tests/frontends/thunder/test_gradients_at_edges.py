@@ -1,0 +1,120 @@
+"""Gradients where a call's formula has an edge: norms of 0, targets of 0, numbers as operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.frontends.thunder.programs import jit
+
+Program = Callable[..., Tensor]
+
+
+def gradients(program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
+    leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    result = program(*leaves)
+    result.backward(torch.linspace(-1, 2, result.numel()).reshape(result.shape).to(result.dtype))
+    return [result.detach(), *(x.grad for x in leaves if x.grad is not None)]
+
+
+def same_as_eager(program: Program, *inputs: Tensor) -> None:
+    """Results and gradients, also where these are NaN or infinite."""
+    ours, eager = gradients(jit(program), inputs), gradients(program, inputs)
+    assert len(ours) == len(eager)
+    for found, expected in zip(ours, eager, strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+ROWS = torch.tensor(
+    [[0.0, 0, 0, 0], [1e-9, -1e-9, 1e-9, 0], [0.25, 0, 0, 0], [0.1, 0.2, 0.0, 0.1], [3, -1, 2, 5]],
+    dtype=torch.float64,
+)
+
+
+@pytest.mark.parametrize("eps", [1e-8, 0.25, 0.5, 0.0])
+def test_cosine_similarity_of_rows_whose_norm_is_replaced(eps: float) -> None:
+    torch.manual_seed(0)
+    other = torch.randn(5, 4, dtype=torch.float64)
+    same_as_eager(lambda x, y: F.cosine_similarity(x, y, eps=eps), ROWS, other)
+    same_as_eager(lambda x, y: F.cosine_similarity(y, x, eps=eps), ROWS, other)
+
+
+def test_cosine_embedding_loss_of_no_vector() -> None:
+    """Torch's eps is a number in fp32, and 1e-12 is none."""
+    same_as_eager(
+        lambda x: F.cosine_embedding_loss(x, x.flip(0) + 1, x.new_ones(5)), ROWS * (ROWS > 1e-4)
+    )
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum", "batchmean"])
+@pytest.mark.parametrize("is_log", [False, True])
+def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> None:
+    targets = torch.tensor([[0.0, -0.0, 1.0, 0.5], [-1.0, math.inf, -math.inf, math.nan]])
+    logits = torch.tensor([[-1.0, -0.5, -2.0, 0.0], [-1.0, -0.5, -2.0, 0.0]])
+    same_as_eager(
+        lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=is_log), logits, targets
+    )
+
+
+@pytest.mark.parametrize("outer", [torch.log, torch.sqrt])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x: torch.linalg.vector_norm(x, 2, 1),
+        lambda x: x.norm(dim=1),
+        lambda x: F.pairwise_distance(x, x.flip(1), eps=0.0),
+    ],
+)
+def test_an_infinite_gradient_of_a_norm_of_0(outer: Program, norm: Program) -> None:
+    same_as_eager(lambda x: outer(norm(x)), ROWS)
+
+
+POINTS = torch.tensor([0.3, -1.2, 2.5, 0.7, -0.7, 1e-3, math.inf, -math.inf, math.nan])
+
+
+def test_a_remainder_of_a_tensor_of_one_number() -> None:
+    same_as_eager(lambda x: torch.remainder(torch.tensor(5.0), x), POINTS)
+
+
+@pytest.mark.parametrize("program", [lambda x: 0.7 % x, lambda x: torch.remainder(5, x * 2)])
+def test_a_remainder_of_a_number(program: Program) -> None:
+    """Of which torch has no gradient, but of the tensor that holds the number."""
+    x = POINTS[:6].clone().requires_grad_()
+    found = jit(program)(x)
+    torch.testing.assert_close(found, program(x))
+    ours = torch.autograd.grad(found.sum(), x)[0]
+    by = {True: -torch.floor(0.7 / x), False: -2 * torch.floor(5 / (2 * x))}
+    is_first = bool((found == 0.7 % x).all())
+    torch.testing.assert_close(ours, by[is_first])
+
+
+@pytest.mark.parametrize("base", [0, 0.0, -2.0, 2, 0.5])
+def test_a_power_of_a_number(base: float) -> None:
+    same_as_eager(lambda x: torch.pow(base, x), torch.tensor([0.0, -0.0, 1.0, 2.0, 3.5, -1.0]))
+
+
+WRITES: dict[str, Any] = {
+    "values": lambda x, v, k: x.index_put((k,), v),
+    "negative": lambda x, v, k: x.index_put((k - 4,), v),
+    "broadcast": lambda x, v, k: x.index_put((k,), v[0]),
+    "accumulated": lambda x, v, k: torch.index_put(x, (k,), v, accumulate=True),
+    "two": lambda x, v, k: x.index_put((k, k), v[:, 0]) * 2,
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_values_that_are_written_have_gradients(name: str) -> None:
+    torch.manual_seed(0)
+    same_as_eager(WRITES[name], torch.randn(4, 3), torch.randn(2, 3), torch.tensor([0, 2]))
+
+
+def test_stacks_have_gradients() -> None:
+    x = torch.randn(2, 3)
+    same_as_eager(lambda x: torch.row_stack([x[0], x[1] * 2]) * 3, x)
+    same_as_eager(lambda x: torch.dstack([x, x * 2]) * torch.dstack([x[0], x[0, :] + 1]), x)

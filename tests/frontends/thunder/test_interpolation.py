@@ -1,0 +1,58 @@
+"""Interpolations that are fused, at the elements that torch's kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.frontends.thunder.programs import check, jit
+from thunder_fuser.frontends.thunder import fusions
+
+SIZES = (1, 2, 3, 4, 5, 6, 7, 9, 14, 15, 16, 30)
+
+
+def all_sizes(n: int, mode: str) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x * 2
+        return [F.interpolate(y, size=m, mode=mode) + 1 for m in SIZES]
+
+    return program
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("n", [7, 11, 14])
+def test_nearest_elements_of_a_line(n: int, mode: str) -> None:
+    program = all_sizes(n, mode)
+    x = torch.arange(float(n))[None, None]
+    for ours, eager in zip(jit(program)(x), program(x), strict=True):
+        assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("scale", [2, 0.5, 1.5, 2.3, (0.7, 3)])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_by_a_factor(mode: str, scale: float | Sequence[float]) -> None:
+    """The factor says where elements are read, not the quotient of sizes, which are rounded."""
+    x = torch.randn(2, 3, 5, 7, requires_grad=True)
+    check(lambda x: F.interpolate(x * 2, scale_factor=scale, mode=mode) + 1, x)
+
+
+@pytest.mark.parametrize("size", [(3, 4), (7, 9), (1, 1), 5])
+@pytest.mark.parametrize("corners", [None, False, True])
+def test_bilinear_to_a_size(size: Any, corners: bool | None) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x * 2, size=size, mode="bilinear", align_corners=corners)
+
+    compiled = check(program, torch.randn(2, 3, 5, 7, requires_grad=True))
+    assert fusions(compiled)
+
+
+def test_lines_volumes_and_16_bits() -> None:
+    check(lambda x: F.interpolate(x * 2, size=9, mode="linear"), torch.randn(1, 2, 6))
+    x = torch.randn(1, 2, 6, 5, 4)
+    check(lambda x: F.interpolate(x * 2, scale_factor=1.6, mode="trilinear"), x)
+    check(lambda x: F.interpolate(x * 2, scale_factor=2) + 1, x.bfloat16())
+    check(lambda x: F.interpolate(x * 2, scale_factor=1.6, mode="bilinear"), x[0].bfloat16())

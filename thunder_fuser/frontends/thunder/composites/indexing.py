@@ -1,0 +1,76 @@
+"""Indices of `x[key]` that are out of range, which Thunder's decomposition may hide.
+
+Thunder adds the size to negative indices, and flattens the indices of several dimensions to one.
+An index below -size then has another value where the kernel finds it, and one that is out of range
+in its own dimension may be in range of the flat one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.claims.operands import is_static
+
+_INDICES = (dtypes.int32, dtypes.int64)
+
+
+def in_range(x: Any, key: Any) -> Any:
+    """Return a key that selects the same elements of `x`, whose indices out of range stay so.
+
+    Raises IndexError for a list with an index out of range.
+    """
+    entries = list(key) if isinstance(key, tuple) else [key]
+    indexed = _dimensions(x, entries)
+    if not any(isinstance(entries[k], TensorProxy) for k in indexed):
+        for k, dim in indexed.items():
+            _check(entries[k], dim, x.shape[dim])
+        return key
+    total = math.prod(x.shape[dim] for dim in indexed.values())
+    for k, dim in indexed.items():
+        index, size = entries[k], x.shape[dim]
+        if not isinstance(index, TensorProxy):
+            _check(index, dim, size)
+        elif len(indexed) > 1:
+            wide = ltorch.to(index, dtypes.int64)
+            entries[k] = ltorch.where((wide >= -size) & (wide < size), wide, total)
+        else:
+            # Thunder will add the size again.
+            entries[k] = ltorch.where(index < -size, index - size, index)
+    return tuple(entries) if isinstance(key, tuple) else entries[0]
+
+
+def _dimensions(x: Any, entries: Sequence[Any]) -> dict[int, int]:
+    """Map positions of tensors and lists in a key to the dimensions that they index; {} if one is a
+    mask, or a size is unknown.
+    """
+    if not isinstance(x, TensorProxy) or not is_static(x.shape):
+        return {}
+    consuming = [k for k, e in enumerate(entries) if e is not None and e is not Ellipsis]
+    found: dict[int, int] = {}
+    for place, k in enumerate(consuming):
+        entry = entries[k]
+        behind = any(e is Ellipsis for e in entries[:k])
+        dim = x.ndim - len(consuming) + place if behind else place
+        if isinstance(entry, TensorProxy):
+            if entry.dtype not in _INDICES or not is_static(entry.shape):
+                return {}
+        elif not (isinstance(entry, list) and all(type(n) is int for n in entry)):
+            if not isinstance(entry, (slice, int)) or isinstance(entry, bool):
+                return {}
+            continue
+        if not 0 <= dim < x.ndim:
+            return {}
+        found[k] = dim
+    return found
+
+
+def _check(index: Sequence[int], dim: int, size: int) -> None:
+    for n in index:
+        if not -size <= n < size:
+            raise IndexError(f"index {n} is out of bounds for dimension {dim} with size {size}")

@@ -1,0 +1,149 @@
+"""Interpolation to nearest elements, and linear, at the places where torch's kernels read.
+
+Thunder's decompositions read elsewhere where sizes do not divide, and have another size for some.
+The symbols have Thunder's id, so that an interpolation that is not fused runs torch's kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder import clang
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
+
+from thunder_fuser.frontends.thunder.composites.arguments import Unusual, known, rounded, wide
+
+
+def _taken(x: TensorProxy, size: Any, scale: Any, mode: str) -> list[list[int]]:
+    """Return the index of each result along each dimension behind the channels, as torch has it."""
+    is_wide = x.dtype == dtypes.float64 and x.device.type == "cpu"
+    found = []
+    for k, n in enumerate(x.shape[2:]):
+        line = torch.arange(n, dtype=torch.float64 if is_wide else torch.float32, device="cpu")
+        own, by = (v[k] if isinstance(v, Sequence) else v for v in (size, scale))
+        with _disable_current_modes(), torch.no_grad():
+            picked = functional.interpolate(line[None, None], own, by, mode)
+        found.append([int(n) for n in picked.flatten().tolist()])
+    return found
+
+
+def _nearest(
+    a: TensorProxy,
+    /,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> TensorProxy:
+    shape: list[int] = [*a.shape[:2]]
+    for indices in _taken(a, size, scale_factor, mode):
+        n, dim = a.shape[len(shape)], len(shape)
+        times, step = len(indices) // n, indices[1] - indices[0] if len(indices) > 1 else 1
+        if indices == [k // max(times, 1) for k in range(n * times)]:
+            if times > 1:
+                a = ltorch.unsqueeze(a, dim + 1)
+                a = ltorch.expand(a, (*a.shape[: dim + 1], times, *a.shape[dim + 2 :]))
+                a = ltorch.reshape(a, (*a.shape[:dim], n * times, *a.shape[dim + 2 :]))
+        elif step > 0 and indices == [indices[0] + k * step for k in range(len(indices))]:
+            a = clang.slice_in_dim(a, indices[0], indices[-1] + 1, stride=step, dim=dim)
+        else:
+            a = clang.take(a, _index(indices, n, mode, a), dim=dim)
+        shape.append(len(indices))
+    return ltorch.reshape(a, shape)
+
+
+def _index(indices: list[int], n: int, mode: str, like: TensorProxy) -> TensorProxy:
+    """Return the indices as a tensor: computed, where the quotient of integers has them."""
+    count = len(indices)
+    twice, half = (2, 1) if mode == "nearest-exact" else (1, 0)
+    if indices == [(twice * k + half) * n // (twice * count) for k in range(count)]:
+        places = ltorch.arange(count, device=like.device) * (twice * n) + half * n
+        return ltorch.div(places, twice * count, rounding_mode="floor")
+    return ltorch.tensor(indices, device=like.device)
+
+
+def _linear(
+    a: TensorProxy,
+    /,
+    size: Sequence[int] | None = None,
+    scale_factor: Sequence[float] | None = None,
+    mode: str = "bilinear",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> TensorProxy:
+    x = wide(a)
+    for k, n in enumerate(a.shape[2:]):
+        dim, scale = k + 2, 1.0 if scale_factor is None else scale_factor[k]
+        count = int(n * scale) if size is None else size[k]
+        if align_corners:
+            step, start = (n - 1) / (count - 1) if count > 1 else 0.0, 0.0
+        else:
+            step, start = n / count if scale_factor is None else 1 / scale, 0.5
+        places = ltorch.to(ltorch.arange(count, device=a.device), x.dtype)
+        place = ltorch.clamp((places + start) * step - start, 0.0, None)
+        below = ltorch.to(place, dtypes.int64)
+        above = ltorch.where(below < n - 1, below + 1, below)
+        shape = [-1 if d == dim else 1 for d in range(a.ndim)]
+        share = ltorch.reshape(place - below, shape)
+        x = clang.take(x, below, dim=dim) * (1 - share) + clang.take(x, above, dim=dim) * share
+    return rounded(x, a)
+
+
+def _symbol(function: Callable[..., TensorProxy]) -> Symbol:
+    return Symbol("interpolate", meta=function, id=ltorch.interpolate.id)
+
+
+_CALLS = {
+    **dict.fromkeys(("nearest", "nearest-exact"), _symbol(_nearest)),
+    **dict.fromkeys(("linear", "bilinear", "trilinear"), _symbol(_linear)),
+}
+_SPATIAL = {"linear": 1, "bilinear": 2, "trilinear": 3}
+
+
+def _interpolate(
+    input: TensorProxy,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> TensorProxy:
+    known(input)
+    spatial = input.ndim - 2
+    sizes, scale = _numbers(size, spatial, int), _numbers(scale_factor, spatial, float)
+    is_linear = mode in _SPATIAL
+    is_plain = align_corners is None or (is_linear and type(align_corners) is bool)
+    is_float = dtypes.is_float_dtype(input.dtype)
+    if recompute_scale_factor or antialias or not is_plain or (is_linear and not is_float):
+        raise Unusual
+    if mode not in _CALLS or not _SPATIAL.get(mode, 1) <= spatial <= _SPATIAL.get(mode, 3):
+        raise Unusual
+    if (sizes is None) == (scale is None) or not input.numel:
+        raise Unusual
+    options = (align_corners, recompute_scale_factor, antialias)
+    found: TensorProxy = _CALLS[mode](input, sizes, scale, mode, *options)
+    return found
+
+
+def _numbers(value: Any, count: int, kind: type) -> Any:
+    """Return the numbers of an option, one a dimension; None for None. Unusual for others."""
+    if value is None:
+        return None
+    each = value if isinstance(value, Sequence) else (value,) * count
+    if len(each) != count or not all(type(n) in (int, kind) and n > 0 for n in each):
+        raise Unusual
+    return tuple(map(kind, each))
+
+
+PARTS: Mapping[str, Callable[..., Any]] = {"nn.functional.interpolate": _interpolate}
