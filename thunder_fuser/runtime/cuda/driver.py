@@ -192,10 +192,36 @@ def context_of(device: int) -> Iterator[None]:
         check(api.cuCtxSetCurrent(before), "binding the context from before")
 
 
-def synchronize(device: int) -> None:
-    """Wait until all work launched on a device has finished."""
-    with context_of(device):
-        check(driver().cuCtxSynchronize(), f"waiting for cuda:{device}")
+def may_be_capturing(stream: int) -> bool:
+    """True if a stream of the current context is captured, or, for the default stream, any other
+    that synchronises with it.
+    """
+    api = driver()
+    status, captured = api.cuStreamIsCapturing(stream)
+    if status == api.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+        return True
+    idle = api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    return bool(check((status, captured), "asking whether a stream is captured") != idle)
+
+
+def recorded_event(stream: int) -> Any:
+    """Record a new event on a stream of the current context, which must not be captured."""
+    api = driver()
+    flags = int(api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    event = check(api.cuEventCreate(flags), "making an event")
+    check(api.cuEventRecord(event, stream), "recording an event")
+    return event
+
+
+def is_complete(event: Any) -> bool:
+    """True if the work before a recorded event has finished; False also after a kernel crashed."""
+    api = driver()
+    return bool(api.cuEventQuery(event)[0] == api.CUresult.CUDA_SUCCESS)
+
+
+def destroy_event(event: Any) -> None:
+    """Destroy an event."""
+    check(driver().cuEventDestroy(event), "destroying an event")
 
 
 def load_function(library: Any, name: str, shared_bytes: int) -> Any:

@@ -11,13 +11,12 @@ threads (autograd runs backwards in its own) could change before the driver read
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +36,7 @@ from thunder_fuser.runtime.cuda.nvrtc import (
     nearest_arch,
     nvrtc_version,
 )
+from thunder_fuser.runtime.cuda.unloading import Loaded, retired, unload_retired
 from thunder_fuser.runtime.limits import check_limits
 
 _DEFAULT_ARCH = "sm_90"
@@ -75,7 +75,7 @@ class CudaTarget:
         Raises LimitError if a kernel exceeds the device's limits, LoadError if the driver rejects
         it, TargetError if the driver is older than NVRTC.
         """
-        _unload_retired()
+        unload_retired()
         if problem := version_problem():
             raise TargetError(problem)
         program = _Program(tuple(kernels), self.device_info(torch.device("cuda")))
@@ -138,13 +138,17 @@ class CudaLaunch:
                 prepared.arguments.pack(*args)
             except UNFIT:
                 prepared.arguments.fill(args)
-            (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
+            stream = torch._C._cuda_getCurrentRawStream(device)
+            if stream != prepared.stream:
+                self._program.loaded.launched_on(device, stream)
+                prepared.stream = stream
+            (status,) = prepared.launch(stream, *prepared.rest)
         finally:
             idle[device] = prepared
         if status:
             cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
         if torch._C._cuda_isCurrentStreamCapturing():
-            self._program.loaded.is_captured = True
+            self._program.loaded.is_kept = True
 
     def _prepare(self, device: int) -> _Prepared:
         api = cuda_driver.driver()
@@ -163,13 +167,17 @@ class CudaLaunch:
         return _Prepared(enqueue if 0 not in kernel.grid else _nothing, rest, arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Prepared:
-    """Launch prepared for one thread and device, except for the stream: `launch(stream, *rest)`."""
+    """Launch prepared for one thread and device, except for the stream: `launch(stream, *rest)`.
+
+    stream  the stream of the last launch
+    """
 
     launch: Callable[..., Any]
     rest: tuple[int, ...]
     arguments: ArgumentBlock
+    stream: int | None = None
 
 
 def _nothing(*_: object) -> tuple[int]:
@@ -184,51 +192,14 @@ class _PerThread(threading.local):
         self.idle: dict[int, _Prepared] = {}
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """Libraries of a program that the driver has loaded, by architecture.
-
-    is_captured  a CUDA graph may contain its kernels, so that it is never unloaded
-    """
-
-    libraries: dict[str, Any] = field(default_factory=dict)
-    devices: set[int] = field(default_factory=set)
-    is_captured: bool = False
-
-
-_retired: list[_Loaded] = []
-"""Loaded libraries of programs that are no longer referenced; their last launches may still run."""
-
-
-def _unload_retired() -> None:
-    """Unload retired programs. Called at compilations, because it must synchronise their devices,
-    which is not allowed during stream capture.
-    """
-    gone = []
-    with contextlib.suppress(IndexError):  # other threads may pop concurrently
-        while _retired:
-            gone.append(_retired.pop())
-    waiting = [loaded for loaded in gone if loaded.libraries and not loaded.is_captured]
-    if not waiting:
-        return
-    if torch._C._cuda_isCurrentStreamCapturing():
-        _retired.extend(waiting)
-        return
-    for device in sorted(set().union(*(loaded.devices for loaded in waiting))):
-        cuda_driver.synchronize(device)
-    for loaded in waiting:
-        for library in loaded.libraries.values():
-            cuda_driver.unload_library(library)
-
-
 class _Program:
     """Kernels that were compiled together, and the libraries loaded from them."""
 
     def __init__(self, kernels: tuple[Kernel, ...], info: DeviceInfo) -> None:
         self._kernels = kernels
         self._lock = threading.Lock()
-        self.loaded = _Loaded()
-        weakref.finalize(self, _retired.append, self.loaded).atexit = False
+        self.loaded = Loaded()
+        weakref.finalize(self, retired.append, self.loaded).atexit = False
         self.planned = compile_cubin(kernels, info.arch)
         for kernel in kernels:
             self._check(kernel, self.planned, info)
@@ -242,7 +213,6 @@ class _Program:
             cubin = self.planned if same else compile_cubin(self._kernels, arch)
             self._check(kernel, cubin, info)
             libraries = self.loaded.libraries
-            self.loaded.devices.add(device)
             try:
                 with cuda_driver.beside_captures():
                     if arch not in libraries:
