@@ -252,6 +252,38 @@ print("right")
 """
 
 
+_LOADS_AFTER_FORK = """
+import os, signal, sys, torch
+from thunder_fuser import DataType, FusionDefinition
+
+with FusionDefinition() as fd:
+    t = fd.define_tensor([1 << 20], True, DataType.Float)
+    fd.add_output(fd.ops.add(t, 1.0))
+
+torch.set_num_threads(2)
+x = torch.sin(torch.zeros(1 << 20))  # in torch's threads, which no child has
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    assert all(fd.execute([x])[0][5] == 1 for _ in range(5))
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+print(status)
+"""
+
+
+def test_a_forked_child_does_not_wait_for_torchs_threads_of_its_parent() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _LOADS_AFTER_FORK],
+        cwd=ROOT,
+        env=os.environ | {"THUNDER_FUSER_HOST_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+
+
 def test_a_forked_child_has_threads_and_a_private_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {
