@@ -7,7 +7,6 @@ blocks and compares the results, so that the race of a missing barrier shows det
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -16,6 +15,7 @@ import torch
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import FuserTypeError, KernelError
+from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.host.abi import Flag, Order
 from thunder_fuser.runtime.host.guard import GuardedTensors, Result
 from thunder_fuser.runtime.host.target import HOST, HostLaunch, PreparedCall
@@ -24,7 +24,7 @@ OrderName = Literal["forward", "reverse", "random"]
 Argument: TypeAlias = torch.Tensor | int | float | bool
 
 # Guard pages and the signal handler for their faults are global to the process.
-_one_at_a_time = threading.Lock()
+_one_at_a_time = Lock()
 
 
 def debug_launch(
