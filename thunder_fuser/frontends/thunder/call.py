@@ -20,7 +20,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
-from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.frontends.thunder.distributed.dtensors import FusionOnDTensors, has_dtensors
 from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
@@ -164,6 +164,8 @@ class FusionCall:
             bind(with_seeds_in_memory(self.fusion, inputs), inputs, self.device)
         except (FuserTypeError, FuserValueError) as mismatch:
             return str(mismatch)
+        except FuserError:
+            pass  # torch would not take them, either
         return ""
 
     def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
