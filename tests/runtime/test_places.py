@@ -19,11 +19,13 @@ import thunder
 import torch
 
 import thunder_fuser
-from tests.runtime.hand_written import kernel, scale
+from tests.runtime.hand_written import kernel, make_read_only, scale
+from thunder_fuser import cache_command
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.runtime import cache, failures, private
+from thunder_fuser.runtime.ahead import compile_ahead
 from thunder_fuser.runtime.cache import Folder
 from thunder_fuser.runtime.host import compiler
 from thunder_fuser.runtime.host import library as host_library
@@ -78,6 +80,26 @@ def test_a_full_disk_sends_the_compiler_elsewhere(folder: Path, full: list[Path]
     with pytest.warns(RuntimeWarning, match=f"lost when .* {folder}: No space left on device"):
         assert works(scale("scale_full"))
     assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_only_read_serves_its_entries(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert works(scale("scale_read"))
+    before = sorted(folder.iterdir())
+    make_read_only(folder, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler.Compiler, "run", None)
+        assert works(scale("scale_read"))
+    with pytest.warns(RuntimeWarning, match=f"lost when .* {folder}: Read-only file system"):
+        assert works(scale("scale_unread"))
+    compile_ahead([[scale("scale_ahead")], [scale("scale_too")]], torch.device("cpu"))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler.Compiler, "run", None)
+        assert works(scale("scale_unread"))
+        assert works(scale("scale_ahead"))
+    assert sorted(folder.iterdir()) == before
+    assert "  host  only read: it cannot be written" in cache_command.info()
 
 
 def test_where_every_place_is_full_all_are_named(folder: Path, full: list[Path]) -> None:

@@ -24,7 +24,7 @@ from thunder_fuser.codegen import headers
 from thunder_fuser.codegen.kernel import Kernel, program_text
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.log import status
-from thunder_fuser.runtime.cache import folders, key_of
+from thunder_fuser.runtime.cache import folder_to_write, folders, key_of
 from thunder_fuser.runtime.failures import save_rejected
 
 _log = logging.getLogger(__name__)
@@ -363,7 +363,8 @@ def _load(key: str) -> tuple[bytes, str] | None:
             length = int.from_bytes(entry[-_LENGTH:], "little")
             end = len(entry) - _LENGTH
             return entry[: end - length], entry[end - length : end].decode()
-        break  # other folders belong to this process, which compiles nothing twice
+        if not folder.is_read_only:
+            break  # other folders belong to this process, which compiles nothing twice
     return None
 
 
@@ -372,20 +373,20 @@ def _store(key: str, image: bytes, log: str) -> None:
     report = log.encode()
     content = image + report + len(report).to_bytes(_LENGTH, "little")
     with _tolerant():
-        next(folders("cuda")).keep(content, _file_name(key), key)
+        folder_to_write("cuda").keep(content, _file_name(key), key)
 
 
 def _store_alias(key: str, whole: str) -> None:
     """Record that the program of `key` is part of that of `whole`."""
     with _tolerant():
-        next(folders("cuda")).keep_alias(_file_name(key), key, _file_name(whole), whole)
+        folder_to_write("cuda").keep_alias(_file_name(key), key, _file_name(whole), whole)
 
 
 @contextlib.contextmanager
 def _tolerant() -> Iterator[None]:
     try:
         yield
-    except (OSError, StopIteration) as error:
+    except OSError as error:
         _log.info("not cached: %s", error)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from thunder_fuser.codegen import headers
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.runtime.cache import Folder, folders, key_of
+from thunder_fuser.runtime.cache import Folder, folder_to_write, folders, key_of
 from thunder_fuser.runtime.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.host.compiler import Compiler
@@ -188,7 +188,7 @@ def compile_as_one(units: Sequence[Unit], whole: Unit) -> None:
     for `load` to find. Raises the errors of `load`, and OSError if the disk is full.
     """
     needs = load(whole.needs) if whole.needs else None
-    folder, key = next(folders("host")), whole.key
+    folder, key = folder_to_write("host"), whole.key
     _compiled(whole, key, folder, needs)
     for unit in units:
         own = unit.key
