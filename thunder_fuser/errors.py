@@ -99,6 +99,10 @@ class TargetError(FuserError):
     """A target cannot be used here: no host compiler, no driver, no NVRTC."""
 
 
+class ResourceError(TargetError):
+    """The system lacks memory, disk or descriptors at this moment, or ended a compiler."""
+
+
 class InternalError(FuserError):
     """A bug in thunder_fuser.  `repro` is a script, or the path of one, that shows it, or ""."""
 

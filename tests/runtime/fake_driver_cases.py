@@ -19,7 +19,14 @@ from thunder_fuser import doctor
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, PIPES
-from thunder_fuser.errors import InternalError, KernelError, LimitError, LoadError, TargetError
+from thunder_fuser.errors import (
+    InternalError,
+    KernelError,
+    LimitError,
+    LoadError,
+    ResourceError,
+    TargetError,
+)
 from thunder_fuser.runtime.cuda import clusters
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda import target as cuda_target
@@ -319,7 +326,7 @@ def fake(name: str) -> ctypes.c_int:
 
 def test_what_the_driver_does_not_take_is_known_before_a_launch() -> None:
     before = last().launches
-    fake("fake_rejects").value = 1
+    fake("fake_rejects").value = 200
     try:
         with pytest.raises(LoadError, match="loading a compiled program failed") as caught:
             compiled(name="scale_rejected", source=SCALE.source.replace("scale", "scale_rejected"))
@@ -327,6 +334,16 @@ def test_what_the_driver_does_not_take_is_known_before_a_launch() -> None:
         fake("fake_rejects").value = 0
     assert is_replaceable(caught.value)
     assert last().launches == before
+
+
+def test_a_device_without_memory_for_a_program_is_tried_again() -> None:
+    fake("fake_rejects").value = 2
+    try:
+        with pytest.raises(ResourceError, match=r"no memory left; free some .*empty_cache"):
+            compiled()
+    finally:
+        fake("fake_rejects").value = 0
+    assert scale(compiled(), 2.0)[4] == 8
 
 
 def test_a_first_call_may_be_captured() -> None:

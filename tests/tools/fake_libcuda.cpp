@@ -27,7 +27,7 @@ struct LastLaunch {
   unsigned launches, libraries;  // libraries that are loaded
 } fake_last;
 
-// What tests make it do: reject code; be in a capture of some stream, which kernels cannot be loaded
+// What tests make it do: reject code with an error; be in a capture of some stream, which kernels cannot be loaded
 // in and which a wait for the context invalidates; and keep launches running.
 int fake_rejects = 0, fake_captures = 0, fake_is_busy = 0;
 // The stream that is captured, and what became of the capture.
@@ -38,7 +38,7 @@ int fake_invalidated = 0;
 int fake_groups = 8, fake_group = 16;
 
 enum {
-  kSuccess = 0, kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
+  kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500,
   kNotReady = 600, kResources = 701, kCapturing = 900, kImplicit = 906
 };
 
@@ -89,7 +89,7 @@ int cuDevicePrimaryCtxRetain(void** primary, int device) {
 int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*,
                       unsigned) {
   if (fake_captures && capture_mode != 2) return kCapturing;
-  if (fake_rejects) return kInvalidImage;
+  if (fake_rejects) return fake_rejects;
   ++fake_last.libraries;
   *library = *libraries.insert(new Library{}).first;
   return memcmp(code, "\x7f" "ELF", 4) ? kInvalidValue : kSuccess;

@@ -22,7 +22,7 @@ from thunder_fuser.device_table import (
     LOAD_SECONDS,
     PIPES,
 )
-from thunder_fuser.errors import KernelError, TargetError
+from thunder_fuser.errors import KernelError, ResourceError, TargetError
 
 # Load latency in seconds on a busy device.  Bandwidth times latency is the bytes in flight (law of
 # Little): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
@@ -168,8 +168,14 @@ def beside_captures() -> Iterator[None]:
 
 
 def load_library(image: bytes) -> Any:
-    """Load a cubin into the driver."""
-    result = driver().cuLibraryLoadData(image, [], [], 0, [], [], 0)
+    """Load a cubin into the driver; ResourceError if it has no memory for it."""
+    api = driver()
+    result = api.cuLibraryLoadData(image, [], [], 0, [], [], 0)
+    if result[0] == api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise ResourceError(
+            f"loading a compiled program of {len(image)} bytes failed: the GPU or the host has no "
+            "memory left; free some (torch.cuda.empty_cache()) and call it again"
+        )
     return check(result, "loading a compiled program")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from thunder_fuser.codegen import headers
 from thunder_fuser.codegen.kernel import Kernel, program_text
-from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.errors import CompileError, ResourceError, TargetError
 from thunder_fuser.log import status
 from thunder_fuser.runtime.cache import folder_to_write, folders, key_of
 from thunder_fuser.runtime.failures import save_rejected
@@ -287,12 +287,19 @@ def _run_nvrtc(
         [source.encode() for source in headers.values()],
         [name.encode() for name in headers],
     )
+    if created == api.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY:
+        raise _starved(kernels)
     if created != success:
-        raise TargetError(f"NVRTC could not start: {created.name}")
+        raise TargetError(
+            f"NVRTC {nvrtc_version()} does not start: {created.name}; reinstall it (pip install "
+            "--force-reinstall nvidia-cuda-nvrtc)"
+        )
     try:
         (compiled,) = api.nvrtcCompileProgram(program, len(flags), flags)
         log = _read(program, api.nvrtcGetProgramLogSize, api.nvrtcGetProgramLog)
         log_text = log.rstrip(b"\0").decode(errors="replace")
+        if compiled == api.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY:
+            raise _starved(kernels)
         if compiled != success:
             raise _rejection(kernels, text, arch, log_text or compiled.name)
         return _read(program, api.nvrtcGetCUBINSize, api.nvrtcGetCUBIN), log_text
@@ -305,6 +312,14 @@ def _read(program: Any, size: Any, get: Any) -> bytes:
     buffer = bytearray(count)
     get(program, buffer)
     return bytes(buffer)
+
+
+def _starved(kernels: Sequence[Kernel]) -> ResourceError:
+    names = ", ".join(kernel.name for kernel in kernels)
+    return ResourceError(
+        f"NVRTC {nvrtc_version()} has no memory to compile {names}; free memory of the host, "
+        "compile in fewer processes at a time, and call it again"
+    )
 
 
 def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> CompileError:

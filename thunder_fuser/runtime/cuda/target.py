@@ -25,7 +25,14 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS
-from thunder_fuser.errors import FuserValueError, KernelError, LimitError, LoadError, TargetError
+from thunder_fuser.errors import (
+    FuserValueError,
+    KernelError,
+    LimitError,
+    LoadError,
+    ResourceError,
+    TargetError,
+)
 from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.clusters import clusters_of
@@ -73,7 +80,7 @@ class CudaTarget:
         raised here and not at the first launch.
 
         Raises LimitError if a kernel exceeds the device's limits, LoadError if the driver rejects
-        it, TargetError if the driver is older than NVRTC.
+        it, TargetError if the driver is older than NVRTC, ResourceError if there is no memory.
         """
         unload_retired()
         if problem := version_problem():
@@ -156,7 +163,7 @@ class CudaLaunch:
         kernel = self.kernel
         try:
             function = self._program.function(kernel, device)
-        except (LimitError, LoadError) as error:
+        except (LimitError, LoadError, ResourceError) as error:
             raise KernelError(str(error)) from error
         launch = api.cuLaunchCooperativeKernel if kernel.cooperative else api.cuLaunchKernel
         arguments = ArgumentBlock(kernel)

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thunder_fuser.codegen import headers
-from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.errors import CompileError, ResourceError
 from thunder_fuser.runtime.cache import Folder, folder_to_write, folders, key_of
 from thunder_fuser.runtime.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
-from thunder_fuser.runtime.host.compiler import Compiler
+from thunder_fuser.runtime.host.compiler import Compiler, starved
+from thunder_fuser.runtime.scarcity import end_of, is_passing
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def load(unit: Unit) -> Library:
     """Return the library of `unit`, from this process, the cache or the compiler.
 
     Raises CompileError if the compiler rejects the source, TargetError if its output cannot be
-    loaded or no folder can hold it.
+    loaded, ResourceError if no folder can hold it.
     """
     with _loading:
         return _load(unit)
@@ -130,7 +131,7 @@ def _loaded_somewhere(unit: Unit, key: str) -> Library:
         if problems:
             _warn(problems[0], str(folder.path))
         return found
-    raise TargetError(
+    raise ResourceError(
         f"no place for compiled kernels of the CPU: {'; '.join(problems) or 'no folder'}. "
         "Make room, or name another folder in THUNDER_FUSER_CACHE_DIR or TMPDIR"
     )
@@ -154,6 +155,8 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
             _log.info("%s is in the cache: %s", unit.name, found.path)
             return found
         except OSError as damage:  # not detected by the seal
+            if is_passing(damage):
+                raise
             _log.info("%s is made again: %s", there, damage)
             folder.discard(there)
     path = _compiled(unit, key, folder, needs)
@@ -236,6 +239,8 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
         )
         if answer.returncode != 0:
             _check_room(work, answer.stderr)
+            if end := end_of(answer):
+                raise starved(unit.compiler.command, f"{end} at {unit.name}")
             raise _rejection(unit, answer.stderr)
         if not output.is_file() or not output.stat().st_size:
             _check_room(work, answer.stderr)
