@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+REPORT = "report it; THUNDER_FUSER_STRICT=0 runs it in torch meanwhile"
+"""Remedy for faults of generated kernels."""
 _LINES = 3
 """Most source lines listed for one refusal that occurs in many places."""
 

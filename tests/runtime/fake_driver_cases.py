@@ -485,6 +485,15 @@ def test_a_rejected_launch_names_the_kernel_and_the_drivers_words() -> None:
     assert "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, too many resources requested" in message
 
 
+def test_an_error_of_the_driver_says_what_to_do() -> None:
+    statuses = cuda_driver.driver().CUresult
+    crashed, other = statuses.CUDA_ERROR_ILLEGAL_ADDRESS, statuses.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(KernelError, match=r"crashed before.*CUDA_LAUNCH_BLOCKING=1"):
+        cuda_driver.check((crashed,), "launching")
+    with pytest.raises(KernelError, match=r"launching failed: CUDA_ERROR_INV.*doctor"):
+        cuda_driver.check((other,), "launching")
+
+
 def test_arguments_that_do_not_fit_are_named() -> None:
     launch = compiled()
     with pytest.raises(InternalError, match=r"kernel scale: .*const float\* x, float\* y, float a"):

@@ -272,7 +272,8 @@ def _device(fusion: Fusion, inputs: Inputs, wanted: torch.device | None) -> torc
             continue
         if device.type not in ("cpu", "cuda"):
             raise FuserValueError(
-                f"{place}, is on {device}; kernels run on cpu and cuda devices only"
+                f"{place}, is on {device}; kernels run on cpu and cuda devices only: move it to "
+                "one, or leave this operation to torch"
             )
         if found is None:
             found = place, device

@@ -39,6 +39,8 @@ _MOST_IN_FLIGHT = 96 * 1024
 """Limit of `bytes_in_flight_per_sm`: registers for more would spill. It matters because a MIG
 instance may report the bandwidth of the whole device.
 """
+_CRASHES = (700, 702, 710, *range(714, 720))
+"""Errors of the driver that stay: illegal addresses and instructions, time-outs, assertions."""
 _UNREPORTED = DATASHEETS["sm_80"]
 """Source of rates that the driver reports as 0, as drivers of virtual devices do."""
 
@@ -64,8 +66,8 @@ def driver() -> Any:
     """Return the bindings of the initialised driver; TargetError without a driver."""
     if problem := driver_problem():
         raise TargetError(
-            f"CUDA kernels cannot run here: {problem}. Kernels for CPU tensors need no GPU; for "
-            "CUDA, plans can be made and compiled here, but not launched"
+            f"CUDA kernels cannot run here: {problem}. Plans can be made and compiled, but not "
+            "launched: install a driver that nvidia-smi runs with, or move the tensors to the CPU"
         )
     from cuda.bindings import driver as bindings
 
@@ -77,7 +79,13 @@ def check(result: tuple[Any, ...], what: str) -> Any:
     status, *values = result
     if int(status):
         _, text = driver().cuGetErrorString(status)
-        raise KernelError(f"{what} failed: {status.name}, {text.decode()}")
+        remedy = "`python -m thunder_fuser doctor` tries the driver"
+        if int(status) in _CRASHES:
+            remedy = (
+                "a kernel crashed before, and this process cannot use the GPU any more: restart it "
+                "with CUDA_LAUNCH_BLOCKING=1 to see which"
+            )
+        raise KernelError(f"{what} failed: {status.name}, {text.decode()}; {remedy}")
     return values[0] if values else None
 
 

@@ -26,6 +26,7 @@ from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import (
+    REPORT,
     FuserValueError,
     KernelError,
     LimitError,
@@ -227,7 +228,10 @@ class _Program:
                     library, shared = libraries[arch], kernel.shared_bytes
                     function = cuda_driver.load_function(library, kernel.name, shared)
             except KernelError as error:
-                raise LoadError(str(error)) from error
+                raise LoadError(
+                    f"{error}. Kernel {kernel.name} is code of NVRTC {nvrtc_version()} for {arch}: "
+                    "update the driver, or install an older nvidia-cuda-nvrtc"
+                ) from error
         if kernel.cooperative or kernel.cluster > 1:
             _check_residency(kernel, function, info)
         return function
@@ -253,7 +257,7 @@ def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
         raise LimitError(
             f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks{of} wait for "
             f"each other and only {fit} fit on the device at once"
-            + ("; THUNDER_FUSER_CLUSTERS=0 plans without clusters" if cluster > 1 else "")
+            f"; {'THUNDER_FUSER_CLUSTERS=0 plans without clusters' if cluster > 1 else REPORT}"
         )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thunder_fuser.codegen import headers
-from thunder_fuser.errors import CompileError, ResourceError
+from thunder_fuser.errors import REPORT, CompileError, ResourceError
 from thunder_fuser.runtime.cache import Folder, folder_to_write, folders, key_of
 from thunder_fuser.runtime.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
@@ -275,7 +275,8 @@ def _rejection(unit: Unit, messages: str) -> CompileError:
     first = next((line for line in messages.splitlines() if "error" in line), messages.strip())
     return CompileError(
         f"{unit.compiler.command[0]} rejected {unit.name}: {first}\n"
-        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
+        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log: "
+        f"{REPORT}",
         source=source,
         log=messages,
     )
