@@ -224,6 +224,38 @@ def test_what_was_not_used_for_longest_makes_room(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "used"]
 
 
+def test_an_entry_larger_than_the_cache_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "CACHE_BYTES", 1)
+    for name in ("scale_large_a", "scale_large_b"):
+        assert works(scale(name))
+        (entry,) = folder.iterdir()
+        assert entry.name.startswith(name)
+
+
+def test_a_library_that_another_process_evicts_can_be_linked_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the time when a kernel's compilation finds it and that when the linker reads it."""
+    run = compiler.Compiler.run
+    runtime = host_library._runtimes[-1].path
+
+    def evict_and_run(
+        self: compiler.Compiler, arguments: list[str], temporary: Path
+    ) -> subprocess.CompletedProcess[str]:
+        assert str(runtime) not in arguments
+        for path in folder.glob("*.so"):
+            path.unlink()
+        return run(self, arguments, temporary)
+
+    monkeypatch.setattr(compiler.Compiler, "run", evict_and_run)
+    assert works(scale("scale_evicted"))
+    monkeypatch.setattr(host_library, "_runtimes", [])
+    monkeypatch.setattr(host_library, "_libraries", {})
+    assert works(scale("scale_evicted_too"))
+
+
 def test_rejected_sources_are_kept_beside_the_cache_and_the_oldest_forgotten(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,7 @@ class Folder:
         except IsADirectoryError:
             shutil.rmtree(path)
             finished.replace(path)
-        self._make_room()
+        self._make_room(name)
         return path
 
     def keep(self, content: bytes, name: str, key: str) -> None:
@@ -122,9 +122,9 @@ class Folder:
         with contextlib.suppress(OSError):
             (self.path / name).unlink()
 
-    def _make_room(self) -> None:
-        """Remove files of dead processes, and the least recently used entries while the folder is
-        larger than CACHE_BYTES.
+    def _make_room(self, kept: str) -> None:
+        """Remove files of dead processes, and the least recently used entries except `kept` while
+        the folder is larger than CACHE_BYTES.
         """
         private.sweep(self.path, _UNFINISHED)
         files = []
@@ -138,7 +138,7 @@ class Folder:
         now = time.time()
         for used, bytes_, name in sorted(files):
             old = now - used * 1e-9 > _ABANDONED and name.startswith(_UNFINISHED)
-            if size > CACHE_BYTES or old:
+            if (size > CACHE_BYTES and name != kept) or old:
                 self.discard(name)
                 size -= bytes_
 

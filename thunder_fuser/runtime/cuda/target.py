@@ -45,6 +45,7 @@ from thunder_fuser.runtime.cuda.nvrtc import (
     nvrtc_version,
 )
 from thunder_fuser.runtime.cuda.unloading import Loaded, retired, unload_retired
+from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.limits import check_limits
 
 _DEFAULT_ARCH = "sm_90"
@@ -205,7 +206,7 @@ class _Program:
 
     def __init__(self, kernels: tuple[Kernel, ...], info: DeviceInfo) -> None:
         self._kernels = kernels
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.loaded = Loaded()
         weakref.finalize(self, retired.append, self.loaded).atexit = False
         self.planned = compile_cubin(kernels, info.arch)

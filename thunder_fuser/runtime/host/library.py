@@ -7,11 +7,13 @@ one warning.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
 import logging
 import os
+import shutil
 import time
 import warnings
 import weakref
@@ -224,10 +226,10 @@ def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:
 def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None) -> Path:
     """Compile `unit` into `folder`; OSError if the disk is full."""
     name = unit.file_name(key)
-    needed = [str(_needed(unit.needs, folder, needs))] if unit.needs else []
     start = time.perf_counter()
     with folder.workspace() as work:
         _check_room(work)
+        needed = [str(_needed(unit.needs, folder, needs, work))] if unit.needs else []
         source, output = work / "source.cpp", work / name
         source.write_text(unit.text, encoding="utf-8")
         answer = unit.compiler.run(
@@ -250,16 +252,20 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
     return path
 
 
-def _needed(unit: Unit, folder: Folder, loaded: Library | None) -> Path:
-    """Return the file of a library to link with: the loaded one if it still exists, else a cached
-    or new one.
+def _needed(unit: Unit, folder: Folder, loaded: Library | None, work: Path) -> Path:
+    """Copy a library to link with into `work`, where no process evicts it meanwhile: the loaded one
+    if it still exists, else a cached or new one.
     """
-    if loaded is not None and loaded.path.is_file():
-        return loaded.path
+    copy = work / "needed.so"
+    if loaded is not None:
+        with contextlib.suppress(FileNotFoundError):
+            return Path(shutil.copyfile(loaded.path, copy))
     key = unit.key
-    if folder.find(unit.file_name(key), key) is None:
-        return _compiled(unit, key, folder)
-    return folder.path / unit.file_name(key)
+    content = folder.find(unit.file_name(key), key)
+    if content is None:
+        return Path(shutil.copyfile(_compiled(unit, key, folder), copy))
+    copy.write_bytes(content)
+    return copy
 
 
 def _check_room(work: Path, messages: str = "") -> None:
