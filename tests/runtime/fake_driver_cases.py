@@ -280,6 +280,20 @@ def test_a_capture_of_another_stream_delays_nothing() -> None:
     del kept
 
 
+def test_a_program_that_cannot_be_unloaded_fails_no_compilation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dropped = compiled()
+    scale(dropped, 1.0)
+    del dropped
+
+    def fails(stream: int) -> bool:
+        raise KernelError("planted")
+
+    monkeypatch.setattr(cuda_driver, "may_be_capturing", fails)
+    assert scale(compiled(), 2.0)[4] == 8
+
+
 def test_a_launch_on_a_stream_that_its_owner_may_destroy_is_never_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
