@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <future>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -60,8 +62,16 @@ void parallel(int n, const Body& body) {
   }
 #endif
   std::vector<std::thread> threads;
-  for (int i = 1; i < n; ++i) threads.emplace_back([&body, i, n] { body(i, n); });
-  body(0, n);
+  std::promise<int> started;
+  const std::shared_future<int> count = started.get_future().share();
+  try {
+    for (int i = 1; i < n; ++i) threads.emplace_back([&body, count, i] { body(i, count.get()); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those that there are share the work.
+  }
+  const int m = static_cast<int>(threads.size()) + 1;
+  started.set_value(m);
+  body(0, m);
   for (std::thread& thread : threads) thread.join();
 }
 

@@ -338,6 +338,37 @@ def test_a_forked_child_does_not_wait_for_torchs_threads_of_its_parent() -> None
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 
+_WITHOUT_THREADS = """
+import os, resource, signal, sys, torch
+from tests.runtime.hand_written import scale
+from thunder_fuser.runtime.host.target import HOST
+
+(launch,) = HOST.compile([scale(grid=(64, 1, 1))])
+x, y = torch.arange(10.0), torch.zeros(10)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    # Not enough for the stack of a thread.
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+    launch(x.data_ptr(), y.data_ptr(), 3.0, 10)
+    os._exit(0 if torch.equal(y, 3 * x) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_that_gets_no_threads_has_one() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_THREADS],
+        cwd=ROOT,
+        env=os.environ | {"THUNDER_FUSER_HOST_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+
+
 def test_a_forked_child_has_threads_and_a_private_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {
