@@ -16,13 +16,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.support.building import op
-from thunder_fuser.compile import compile_kernels
+from thunder_fuser import compiled_fusion
+from thunder_fuser.compile import GeneratedPlan, compile_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime import executable_lru
+from thunder_fuser.runtime.executable import Executable
 
 Float = DataType.Float
 ROOT = Path(__file__).resolve().parents[1]
@@ -157,6 +159,35 @@ def test_threads_that_come_first_together_compile_once(
     assert all(torch.equal(r, results[0]) for r in results)
     assert_added(results[0], x, x)
     assert len(compilations) == len(compiled.executables) == 1
+
+
+def test_known_inputs_do_not_wait_for_a_compilation_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = add_exp()
+    known, latest, new = (torch.ones(n, n) for n in (2, 3, 4))
+    for x in (known, latest):
+        compiled([x, x])
+    link, compiling, go_on = compiled_fusion.link_plan, threading.Event(), threading.Event()
+
+    def link_slowly(generated: GeneratedPlan) -> Executable:
+        compiling.set()
+        assert go_on.wait(60)
+        return link(generated)
+
+    monkeypatch.setattr(compiled_fusion, "link_plan", link_slowly)
+    compiler = threading.Thread(target=compiled, args=([new, new],))
+    callers = [threading.Thread(target=compiled, args=([known, known],)) for _ in range(2)]
+    compiler.start()
+    assert compiling.wait(60)
+    for thread in callers:
+        thread.start()
+        thread.join(30)
+    are_done = not any(thread.is_alive() for thread in callers)
+    go_on.set()
+    for thread in (compiler, *callers):
+        thread.join()
+    assert are_done
 
 
 # ---- mistakes

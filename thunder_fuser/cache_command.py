@@ -32,10 +32,13 @@ def info() -> str:
 def _refused() -> Iterator[str]:
     for target in TARGETS:
         folder = current().cache_folder / target
-        problem = problem_of(folder) if folder.exists() else None
-        if problem:
+        if not folder.exists():
+            continue
+        if problem := problem_of(folder, to_read=True):
             where = "" if problem.subject == str(folder) else f"{problem.subject}: "
             yield f"  {target:5} not used: {where}{problem.text}"
+        elif problem := problem_of(folder):
+            yield f"  {target:5} only read: {problem.text}"
 
 
 def clear() -> str:

@@ -193,8 +193,8 @@ class CompiledFusion:
 
     def _table(self) -> dict[Key, Executable]:
         """Executables by key under the current options, most of which change generated code."""
-        with self._lock:
-            return self._tables.setdefault(current(), {})
+        # Without the lock, which another thread may hold for as long as it compiles.
+        return self._tables.setdefault(current(), {})
 
     def _find(self, inputs: Sequence[Any], device: torch.device | None) -> Executable:
         """Look the Executable up by the key of the inputs, compiling it on a miss."""

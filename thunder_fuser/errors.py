@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+REPORT = "report it; THUNDER_FUSER_STRICT=0 runs it in torch meanwhile"
+"""Remedy for faults of generated kernels."""
 _LINES = 3
 """Most source lines listed for one refusal that occurs in many places."""
 
@@ -97,6 +99,10 @@ class LoadError(KernelError):
 
 class TargetError(FuserError):
     """A target cannot be used here: no host compiler, no driver, no NVRTC."""
+
+
+class ResourceError(TargetError):
+    """The system lacks memory, disk or descriptors at this moment, or ended a compiler."""
 
 
 class InternalError(FuserError):

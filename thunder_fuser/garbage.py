@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may compile, too
 _depth = 0
 _was_enabled = False
 
@@ -21,7 +21,7 @@ _was_enabled = False
 def _after_fork_in_child() -> None:
     """A child has only the thread that forked: whoever else paused the collector is not there."""
     global _lock, _depth
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     if _depth:
         _depth = 0
         if _was_enabled:

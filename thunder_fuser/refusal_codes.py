@@ -373,6 +373,11 @@ ERRORS = (
         'with options(cxx="/no/compiler"):\n    jit(lambda x: torch.sin(x) * 0.123)(x)',
     ),
     Mistake(
+        errors.ResourceError,
+        "free what the message names; torch runs the fusion, and a later call tries again",
+        "with options(cxx=\"sh -c 'kill -9 $$'\"):\n    jit(lambda x: torch.sin(x) * 0.123)(x)",
+    ),
+    Mistake(
         errors.InternalError,
         "report it with the repro that it names",
         '(launch,) = HOST.compile([kernel("empty", "")])\nlaunch("no address")',

@@ -6,9 +6,10 @@ In a process of its own, because a process loads one libcuda.
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,14 @@ from thunder_fuser import doctor
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, PIPES
-from thunder_fuser.errors import InternalError, KernelError, LimitError, LoadError, TargetError
+from thunder_fuser.errors import (
+    InternalError,
+    KernelError,
+    LimitError,
+    LoadError,
+    ResourceError,
+    TargetError,
+)
 from thunder_fuser.runtime.cuda import clusters
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda import target as cuda_target
@@ -65,6 +73,7 @@ def torch_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_driver, "driver_available", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM + device)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentStream", lambda device: (3, device, 1))
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
 
@@ -215,24 +224,101 @@ def test_a_dropped_program_is_unloaded_after_its_last_launch() -> None:
     scale(launch, 1.0)
     del launch
     assert last().libraries == loaded  # it may still run
-    kept = compiled()
-    assert last().libraries == loaded
-    del kept
+    fake("fake_is_busy").value = 1
+    kept = compiled()  # it does, and nobody waits for it
+    assert last().libraries == loaded + 1
+    fake("fake_is_busy").value = 0
+    other = compiled()
+    assert last().libraries == loaded + 1
+    del kept, other
 
 
 def test_what_a_graph_has_captured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled()
+    kept = compiled()  # of what came before nothing is left
     before = last().libraries
     captured, other = compiled(), compiled()
     scale(other, 1.0)
     with monkeypatch.context() as patch:
         patch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
         scale(captured, 1.0)
-        del captured, other
-        compiled()  # a stream that is captured must not wait
+    del captured, other
+    compiled()
+    assert last().libraries == before + 2
+    del kept
+
+
+@pytest.mark.parametrize("stream", [STREAM, 0])
+def test_a_capture_in_another_thread_is_not_disturbed(
+    monkeypatch: pytest.MonkeyPatch, stream: int
+) -> None:
+    """Of a stream that a dropped program was launched on, or that the default stream waits for."""
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: stream)
+    kept = compiled()  # of what came before nothing is left
+    before = last().libraries
+    dropped = compiled()
+    scale(dropped, 1.0)
+    del dropped
+    with capturing(STREAM):
+        compiled()
         assert last().libraries == before + 2
     compiled()
     assert last().libraries == before + 1
+    del kept
+
+
+def test_a_capture_of_another_stream_delays_nothing() -> None:
+    kept = compiled()  # of what came before nothing is left
+    before = last().libraries
+    dropped = compiled()
+    scale(dropped, 1.0)
+    del dropped
+    with capturing(STREAM + 1):
+        compiled()
+        assert last().libraries == before + 1
+    compiled()
+    assert last().libraries == before + 1
+    del kept
+
+
+def test_a_program_that_cannot_be_unloaded_fails_no_compilation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dropped = compiled()
+    scale(dropped, 1.0)
+    del dropped
+
+    def fails(stream: int) -> bool:
+        raise KernelError("planted")
+
+    monkeypatch.setattr(cuda_driver, "may_be_capturing", fails)
+    assert scale(compiled(), 2.0)[4] == 8
+
+
+def test_a_launch_on_a_stream_that_its_owner_may_destroy_is_never_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = compiled()  # of what came before nothing is left
+    before = last().libraries
+    dropped = compiled()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch._C, "_cuda_getCurrentStream", lambda device: (STREAM, device, 1))
+        scale(dropped, 1.0)
+    del dropped
+    compiled()
+    assert last().libraries == before + 2
+    del kept
+
+
+@contextmanager
+def capturing(stream: int) -> Iterator[None]:
+    """Capture of a stream elsewhere, which must remain valid."""
+    where = ctypes.c_ulonglong.in_dll(ctypes.CDLL("libcuda.so.1"), "fake_captured_stream")
+    where.value, fake("fake_captures").value = stream, 1
+    try:
+        yield
+    finally:
+        fake("fake_captures").value = 0
+    assert not fake("fake_invalidated").value
 
 
 def test_more_shared_memory_than_the_default_is_asked_for() -> None:
@@ -254,7 +340,7 @@ def fake(name: str) -> ctypes.c_int:
 
 def test_what_the_driver_does_not_take_is_known_before_a_launch() -> None:
     before = last().launches
-    fake("fake_rejects").value = 1
+    fake("fake_rejects").value = 200
     try:
         with pytest.raises(LoadError, match="loading a compiled program failed") as caught:
             compiled(name="scale_rejected", source=SCALE.source.replace("scale", "scale_rejected"))
@@ -262,6 +348,16 @@ def test_what_the_driver_does_not_take_is_known_before_a_launch() -> None:
         fake("fake_rejects").value = 0
     assert is_replaceable(caught.value)
     assert last().launches == before
+
+
+def test_a_device_without_memory_for_a_program_is_tried_again() -> None:
+    fake("fake_rejects").value = 2
+    try:
+        with pytest.raises(ResourceError, match=r"no memory left; free some .*empty_cache"):
+            compiled()
+    finally:
+        fake("fake_rejects").value = 0
+    assert scale(compiled(), 2.0)[4] == 8
 
 
 def test_a_first_call_may_be_captured() -> None:
@@ -360,6 +456,27 @@ def test_a_thread_without_a_context_gets_one() -> None:
     assert y[0][3] == 21
 
 
+def test_a_signal_handler_launches_the_kernel_whose_launch_it_interrupts() -> None:
+    launch = compiled()
+    scale(launch, 1.0)
+    (arguments,) = [prepared.arguments for prepared in launch._threads.idle.values()]
+    pack, handled = arguments.pack, list[torch.Tensor]()
+
+    def pack_and_be_interrupted(*args: float) -> None:
+        arguments.pack = pack
+        pack(*args)
+        signal.raise_signal(signal.SIGUSR1)
+
+    arguments.pack = pack_and_be_interrupted
+    before = signal.signal(signal.SIGUSR1, lambda *_: handled.append(scale(launch, 3.0)))
+    try:
+        y = scale(launch, 2.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert y.tolist() == [2.0 * i for i in range(100)]
+    assert [other.tolist() for other in handled] == [[3.0 * i for i in range(100)]]
+
+
 def run_together(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
@@ -380,6 +497,15 @@ def test_a_rejected_launch_names_the_kernel_and_the_drivers_words() -> None:
     message = str(caught.value)
     assert "launching kernel scale on cuda:0 failed" in message
     assert "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, too many resources requested" in message
+
+
+def test_an_error_of_the_driver_says_what_to_do() -> None:
+    statuses = cuda_driver.driver().CUresult
+    crashed, other = statuses.CUDA_ERROR_ILLEGAL_ADDRESS, statuses.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(KernelError, match=r"crashed before.*CUDA_LAUNCH_BLOCKING=1"):
+        cuda_driver.check((crashed,), "launching")
+    with pytest.raises(KernelError, match=r"launching failed: CUDA_ERROR_INV.*doctor"):
+        cuda_driver.check((other,), "launching")
 
 
 def test_arguments_that_do_not_fit_are_named() -> None:

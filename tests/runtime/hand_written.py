@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from thunder_fuser.codegen.kernel import Kernel, Param
+
+
+def make_read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process, even of root, may do with a folder of a file system that is read-only."""
+    access = os.access
+
+    def may(path: Any, mode: int, *, dir_fd: int | None = None, **how: Any) -> bool:
+        place = Path(path if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink())
+        return access(path, mode, dir_fd=dir_fd, **how) and not (mode & os.W_OK and place == folder)
+
+    monkeypatch.setattr(os, "access", may)
+
 
 F32_IN = Param("x", "const float*")
 F32_OUT = Param("y", "float*")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import thunder
 import torch
@@ -69,6 +71,28 @@ def test_a_gpus_generator_gives_what_it_gives_thunder(generator: CudaGenerator) 
     assert generator.offset == after
     assert generator.seed == 2**64 - 5
     assert seed == -5
+
+
+def test_threads_draw_different_offsets(
+    generator: CudaGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if one of them is interrupted between the reading of the offset and its update."""
+    found = list[tuple[object, int]]()
+    other = threading.Thread(target=lambda: found.append(draw(CUDA, 2)))
+    get_offset = generator.get_offset
+
+    def get_and_wait() -> int:
+        monkeypatch.setattr(generator, "get_offset", get_offset)
+        offset = get_offset()
+        other.start()
+        other.join(0.2)  # it cannot end before this draw
+        return offset
+
+    monkeypatch.setattr(generator, "get_offset", get_and_wait)
+    found.append(draw(CUDA, 3))
+    other.join()
+    assert sorted(offset for _, offset in found) == [1000, 1003]
+    assert generator.offset == 4 * 1005
 
 
 def test_a_cpus_generator_gives_a_seed_and_advances_once() -> None:

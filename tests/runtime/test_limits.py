@@ -43,6 +43,7 @@ def test_what_does_not_fit_is_named(geometry: dict[str, object], message: str) -
         check_limits(kernel("big", "", **geometry), H200)  # type: ignore[arg-type]
     assert str(caught.value).startswith("kernel big cannot run on NVIDIA H200 (sm_90): ")
     assert message in str(caught.value)
+    assert "THUNDER_FUSER_STRICT=0 runs it in torch" in str(caught.value)
 
 
 def test_what_the_compiler_found_counts() -> None:

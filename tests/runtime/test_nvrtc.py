@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
+from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, make_read_only, scale
 from tests.tools import sass
 from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
@@ -170,6 +170,19 @@ def test_a_second_compilation_is_a_cache_hit(cache: Path, request: pytest.Fixtur
             compile_cubin(changed, "sm_90")
     with pytest.raises(AssertionError, match="NVRTC was called"):
         compile_cubin([scale()], "sm_80")
+
+
+def test_a_folder_that_is_only_read_serves_its_entries(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    first = compile_cubin([scale()], "sm_90")
+    before = entries(cache)
+    make_read_only(cache, monkeypatch)
+    other = compile_cubin([scale("unread")], "sm_90")
+    request.getfixturevalue("no_nvrtc")
+    assert compile_cubin([scale()], "sm_90") == first
+    assert compile_cubin([scale("unread")], "sm_90") == other
+    assert entries(cache) == before
 
 
 @pytest.mark.filterwarnings("ignore:the cache of compiled kernels is not used:RuntimeWarning")

@@ -19,11 +19,13 @@ import thunder
 import torch
 
 import thunder_fuser
-from tests.runtime.hand_written import kernel, scale
+from tests.runtime.hand_written import kernel, make_read_only, scale
+from thunder_fuser import cache_command
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.runtime import cache, failures, private
+from thunder_fuser.runtime.ahead import compile_ahead
 from thunder_fuser.runtime.cache import Folder
 from thunder_fuser.runtime.host import compiler
 from thunder_fuser.runtime.host import library as host_library
@@ -78,6 +80,26 @@ def test_a_full_disk_sends_the_compiler_elsewhere(folder: Path, full: list[Path]
     with pytest.warns(RuntimeWarning, match=f"lost when .* {folder}: No space left on device"):
         assert works(scale("scale_full"))
     assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_only_read_serves_its_entries(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert works(scale("scale_read"))
+    before = sorted(folder.iterdir())
+    make_read_only(folder, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler.Compiler, "run", None)
+        assert works(scale("scale_read"))
+    with pytest.warns(RuntimeWarning, match=f"lost when .* {folder}: Read-only file system"):
+        assert works(scale("scale_unread"))
+    compile_ahead([[scale("scale_ahead")], [scale("scale_too")]], torch.device("cpu"))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler.Compiler, "run", None)
+        assert works(scale("scale_unread"))
+        assert works(scale("scale_ahead"))
+    assert sorted(folder.iterdir()) == before
+    assert "  host  only read: it cannot be written" in cache_command.info()
 
 
 def test_where_every_place_is_full_all_are_named(folder: Path, full: list[Path]) -> None:
@@ -202,6 +224,38 @@ def test_what_was_not_used_for_longest_makes_room(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "used"]
 
 
+def test_an_entry_larger_than_the_cache_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "CACHE_BYTES", 1)
+    for name in ("scale_large_a", "scale_large_b"):
+        assert works(scale(name))
+        (entry,) = folder.iterdir()
+        assert entry.name.startswith(name)
+
+
+def test_a_library_that_another_process_evicts_can_be_linked_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the time when a kernel's compilation finds it and that when the linker reads it."""
+    run = compiler.Compiler.run
+    runtime = host_library._runtimes[-1].path
+
+    def evict_and_run(
+        self: compiler.Compiler, arguments: list[str], temporary: Path
+    ) -> subprocess.CompletedProcess[str]:
+        assert str(runtime) not in arguments
+        for path in folder.glob("*.so"):
+            path.unlink()
+        return run(self, arguments, temporary)
+
+    monkeypatch.setattr(compiler.Compiler, "run", evict_and_run)
+    assert works(scale("scale_evicted"))
+    monkeypatch.setattr(host_library, "_runtimes", [])
+    monkeypatch.setattr(host_library, "_libraries", {})
+    assert works(scale("scale_evicted_too"))
+
+
 def test_rejected_sources_are_kept_beside_the_cache_and_the_oldest_forgotten(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +304,69 @@ assert not status, status
 assert added(3).execute([x])[0][5] == 3
 print("right")
 """
+
+
+_LOADS_AFTER_FORK = """
+import os, signal, sys, torch
+from thunder_fuser import DataType, FusionDefinition
+
+with FusionDefinition() as fd:
+    t = fd.define_tensor([1 << 20], True, DataType.Float)
+    fd.add_output(fd.ops.add(t, 1.0))
+
+torch.set_num_threads(2)
+x = torch.sin(torch.zeros(1 << 20))  # in torch's threads, which no child has
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    assert all(fd.execute([x])[0][5] == 1 for _ in range(5))
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+print(status)
+"""
+
+
+def test_a_forked_child_does_not_wait_for_torchs_threads_of_its_parent() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _LOADS_AFTER_FORK],
+        cwd=ROOT,
+        env=os.environ | {"THUNDER_FUSER_HOST_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+
+
+_WITHOUT_THREADS = """
+import os, resource, signal, sys, torch
+from tests.runtime.hand_written import scale
+from thunder_fuser.runtime.host.target import HOST
+
+(launch,) = HOST.compile([scale(grid=(64, 1, 1))])
+x, y = torch.arange(10.0), torch.zeros(10)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    # Not enough for the stack of a thread.
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+    launch(x.data_ptr(), y.data_ptr(), 3.0, 10)
+    os._exit(0 if torch.equal(y, 3 * x) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_that_gets_no_threads_has_one() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_THREADS],
+        cwd=ROOT,
+        env=os.environ | {"THUNDER_FUSER_HOST_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 
 def test_a_forked_child_has_threads_and_a_private_folder_of_its_own(tmp_path: Path) -> None:

@@ -9,6 +9,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
+
+// A loaded library, and the stream on which a launch of its kernel may still run.
+struct Library {
+  bool is_running;
+  void* stream;
+};
+static std::set<Library*> libraries;
 
 extern "C" {
 
@@ -19,20 +27,23 @@ struct LastLaunch {
   unsigned launches, libraries;  // libraries that are loaded
 } fake_last;
 
-// What tests make it do: reject code, and be in a capture, which kernels cannot be loaded in.
-int fake_rejects = 0, fake_captures = 0;
+// What tests make it do: reject code with an error; be in a capture of some stream, which kernels cannot be loaded
+// in and which a wait for the context invalidates; and keep launches running.
+int fake_rejects = 0, fake_captures = 0, fake_is_busy = 0;
+// The stream that is captured, and what became of the capture.
+unsigned long long fake_captured_stream = 0;
+int fake_invalidated = 0;
 
 // How many multiprocessors clusters may have, of groups that hold a whole number of them.
 int fake_groups = 8, fake_group = 16;
 
 enum {
-  kSuccess = 0, kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
-  kResources = 701, kCapturing = 900
+  kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500,
+  kNotReady = 600, kResources = 701, kCapturing = 900, kImplicit = 906
 };
 
 static thread_local void* context = nullptr;
 static thread_local int capture_mode = 0;  // of this thread: 2 is no part of any capture
-static bool is_running = false;
 static int allowed_shared_bytes = 48 * 1024;
 
 int cuInit(unsigned) { return kSuccess; }
@@ -78,19 +89,46 @@ int cuDevicePrimaryCtxRetain(void** primary, int device) {
 int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*,
                       unsigned) {
   if (fake_captures && capture_mode != 2) return kCapturing;
-  if (fake_rejects) return kInvalidImage;
+  if (fake_rejects) return fake_rejects;
   ++fake_last.libraries;
-  *library = (void*)0x11B;
+  *library = *libraries.insert(new Library{}).first;
   return memcmp(code, "\x7f" "ELF", 4) ? kInvalidValue : kSuccess;
 }
-// Nothing of it may be running, and a launch runs until somebody waits for it.
-int cuLibraryUnload(void*) {
+// Nothing of it may be running, and a launch runs until an event behind it has been seen.
+int cuLibraryUnload(void* library) {
+  if (fake_captures && capture_mode != 2) return fake_invalidated = 1, kCapturing;
+  if (!libraries.count((Library*)library) || ((Library*)library)->is_running) return kInvalidValue;
   --fake_last.libraries;
-  return is_running ? kInvalidValue : kSuccess;
+  return libraries.erase((Library*)library), delete (Library*)library, kSuccess;
 }
-int cuCtxSynchronize() { return is_running = false, context ? kSuccess : kInvalidContext; }
-int cuLibraryGetKernel(void** kernel, void*, const char*) {
-  return *kernel = (void*)0x2E1, kSuccess;
+// The default stream synchronises with the captured one.
+int cuStreamIsCapturing(void* stream, int* status) {
+  const bool is_captured = fake_captures && (unsigned long long)stream == fake_captured_stream;
+  *status = is_captured;
+  return fake_captures && !stream ? kImplicit : context ? kSuccess : kInvalidContext;
+}
+struct Event {
+  bool is_recorded;
+  void* stream;
+};
+int cuEventCreate(void** event, unsigned flags) {
+  return *event = new Event{}, flags == 2 && context ? kSuccess : kInvalidValue;
+}
+int cuEventRecord(void* event, void* stream) {
+  if (fake_captures && (!stream || (unsigned long long)stream == fake_captured_stream))
+    return fake_invalidated = 1, kCapturing;
+  return *(Event*)event = {true, stream}, context ? kSuccess : kInvalidContext;
+}
+int cuEventQuery(void* event) {
+  if (fake_captures && capture_mode != 2) return fake_invalidated = 1, kCapturing;
+  if (!((Event*)event)->is_recorded || fake_is_busy) return kNotReady;
+  for (Library* library : libraries)
+    library->is_running &= library->stream != ((Event*)event)->stream;
+  return kSuccess;
+}
+int cuEventDestroy(void* event) { return delete (Event*)event, kSuccess; }
+int cuLibraryGetKernel(void** kernel, void* library, const char*) {
+  return *kernel = library, kSuccess;
 }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
   const int before = capture_mode;
@@ -126,8 +164,8 @@ int cuOccupancyMaxActiveClusters(int* clusters, void*, const LaunchConfig* confi
   return *clusters = fake_groups * (fake_group / (int)config->attributes->value[0]), kSuccess;
 }
 
-static int launch(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                  unsigned shared_bytes, void* stream, void** params, unsigned cooperative) {
+static int launch(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                  unsigned bz, unsigned shared_bytes, void* stream, void** params, unsigned cooperative) {
   if (!context) return kInvalidContext;
   if ((int)shared_bytes > allowed_shared_bytes) return kInvalidValue;
   usleep(2000);
@@ -136,20 +174,20 @@ static int launch(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned b
   const float a = *(float*)params[2];
   const int n = *(int*)params[3];
   if (std::isnan(a)) return kResources;
-  is_running = true;
+  *(Library*)function = {true, stream};
   for (int i = 0; i < n; ++i) y[i] = a * x[i];
   fake_last = {{gx, gy, gz}, {bx, by, bz}, shared_bytes, cooperative, (unsigned long long)stream,
                fake_last.launches + 1, fake_last.libraries};
   return kSuccess;
 }
-int cuLaunchKernel(void*, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared_bytes, void* stream, void** params, void**) {
-  return launch(gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 0);
+  return launch(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 0);
 }
-int cuLaunchCooperativeKernel(void*, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                               unsigned by, unsigned bz, unsigned shared_bytes, void* stream,
                               void** params) {
-  return launch(gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 1);
+  return launch(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 1);
 }
 
 int cuGetErrorString(int error, const char** text) {

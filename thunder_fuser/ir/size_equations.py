@@ -157,7 +157,7 @@ def conflict(place: str, found: Sequence[tuple[int | str, str]]) -> FuserValueEr
     return FuserValueError(
         "When trying to propagate constant tensor sizes through the graph a conflict was found "
         f"with {len(found)} different sizes across dimensions that are expected to match: "
-        f"{place}: {sides}"
+        f"{place}: {sides}; give them one size, or broadcast explicitly"
     )
 
 

@@ -98,7 +98,10 @@ def clone(source: FusionDefinition, destination: FusionDefinition) -> None:
     `fd.clone()` makes a new one.
     """
     if destination._is_begun():
-        raise FuserError("clone: the destination must be a new FusionDefinition")
+        raise FuserError(
+            "clone: the destination must be a new FusionDefinition, got one that is defined; pass "
+            "FusionDefinition(), or call source.clone()"
+        )
     destination._builder = source._builder.copied()
 
 

@@ -29,14 +29,20 @@ def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
     if isinstance(dtype, type) and dtype in _OF_PYTHON:
         return _OF_PYTHON[dtype]
     if not isinstance(dtype, torch.dtype):
-        raise FuserTypeError(f"expected a torch.dtype or a type of numbers, got {dtype!r}")
+        raise FuserTypeError(
+            "torch_dtype_to_nvfuser_dtype: expected a torch.dtype or a type of numbers, got "
+            f"{dtype!r}; pass x.dtype, torch.float32 or float"
+        )
     return from_torch(dtype)
 
 
 def nvfuser_dtype_to_torch_dtype(dtype: DataType) -> torch.dtype:
     """Return the torch dtype of a DataType; FuserTypeError for anything else."""
     if not isinstance(dtype, DataType):
-        raise FuserTypeError(f"expected a DataType, got {dtype!r}")
+        raise FuserTypeError(
+            f"nvfuser_dtype_to_torch_dtype: expected a DataType, got {dtype!r}; pass one, such as "
+            "DataType.Float"
+        )
     return dtype.torch
 
 

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.analysis.torch_strides import over_single_elements
 from thunder_fuser.config import current
-from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType, Number, from_torch, of_number
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val
@@ -127,16 +127,24 @@ def bind_dense(fusion: Fusion, device: torch.device) -> Binding:
 
 
 def check_updates(fusion: Fusion, inputs: Inputs) -> None:
-    """Raise FuserValueError if an input updated in place overlaps itself or another input.
+    """Raise FuserValueError if an input updated in place overlaps itself or another input, and
+    FuserError if it is an inference tensor outside of inference mode, as torch does.
 
-    Depends on addresses, so that a fusion with updates needs it at every call.
+    Depends on addresses and modes, so that a fusion with updates needs it at every call.
     """
     if not fusion.updates:
         return
     positions = {value: k for k, value in enumerate(fusion.inputs)}
     updated = {positions[u.target]: u.target for u in fusion.updates}
+    is_inference = torch.is_inference_mode_enabled()
     for k, view in updated.items():
         target = inputs[k]
+        if target.is_inference() and not (is_inference or _is_fake(target)):
+            raise FuserError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed: "
+                f"input {k}, {view.name}, is updated in place; pass x.clone(), or call it under "
+                "torch.inference_mode()"
+            )
         if overlaps_itself(target.shape, target.stride()):
             raise FuserValueError(
                 f"overlapping output: input {k}, {view.name}, is updated in place but "
@@ -264,7 +272,8 @@ def _device(fusion: Fusion, inputs: Inputs, wanted: torch.device | None) -> torc
             continue
         if device.type not in ("cpu", "cuda"):
             raise FuserValueError(
-                f"{place}, is on {device}; kernels run on cpu and cuda devices only"
+                f"{place}, is on {device}; kernels run on cpu and cuda devices only: move it to "
+                "one, or leave this operation to torch"
             )
         if found is None:
             found = place, device

@@ -4,13 +4,15 @@ Each entry is a file, named by the digest of all its ingredients, so that entrie
 readers need no lock. A file appears atomically (written to a temporary file, then renamed) and
 ends with a seal, the digest of its key and its content, because loading a truncated library
 crashes, and the library of another key is another program. Files that other users could have
-written are not read (`private`). The least recently used entries are evicted. Any failure of the
-cache leads at worst to recompilation.
+written are not read (`private`). A folder that this process may only read, such as that of a
+container's image, serves its entries and gets no new ones. The least recently used entries are
+evicted. Any failure of the cache leads at worst to recompilation.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import logging
@@ -51,6 +53,11 @@ class Folder:
 
     path: Path
 
+    @property
+    def is_read_only(self) -> bool:
+        """True if this process may not add entries."""
+        return not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True)
+
     def find(self, name: str, key: str) -> bytes | None:
         """Return the content published as `name` for `key`; None if missing or not sealed for it.
 
@@ -81,7 +88,11 @@ class Folder:
         return entry, entry_key
 
     def workspace(self) -> AbstractContextManager[Path]:
-        """Temporary folder for unfinished files, removed at the end of the context."""
+        """Temporary folder for unfinished files, removed at the end of the context. OSError if this
+        process may not add entries.
+        """
+        if self.is_read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.path))
         return private.workspace(self.path, _UNFINISHED)
 
     def publish(self, finished: Path, name: str, key: str) -> Path:
@@ -96,7 +107,7 @@ class Folder:
         except IsADirectoryError:
             shutil.rmtree(path)
             finished.replace(path)
-        self._make_room()
+        self._make_room(name)
         return path
 
     def keep(self, content: bytes, name: str, key: str) -> None:
@@ -111,9 +122,9 @@ class Folder:
         with contextlib.suppress(OSError):
             (self.path / name).unlink()
 
-    def _make_room(self) -> None:
-        """Remove files of dead processes, and the least recently used entries while the folder is
-        larger than CACHE_BYTES.
+    def _make_room(self, kept: str) -> None:
+        """Remove files of dead processes, and the least recently used entries except `kept` while
+        the folder is larger than CACHE_BYTES.
         """
         private.sweep(self.path, _UNFINISHED)
         files = []
@@ -127,7 +138,7 @@ class Folder:
         now = time.time()
         for used, bytes_, name in sorted(files):
             old = now - used * 1e-9 > _ABANDONED and name.startswith(_UNFINISHED)
-            if size > CACHE_BYTES or old:
+            if (size > CACHE_BYTES and name != kept) or old:
                 self.discard(name)
                 size -= bytes_
 
@@ -137,11 +148,11 @@ def _seal(key: str, body: bytes) -> bytes:
 
 
 def folders(target: str) -> Iterator[Folder]:
-    """Yield folders for programs of `target`, best first: its cache folder if it is private, then
-    folders that are removed when the process ends.
+    """Yield folders for programs of `target`, best first: its cache folder if it is private, even
+    if it is read-only, then folders that are removed when the process ends.
     """
     folder = current().cache_folder / target
-    problem = private.problem_of(folder)
+    problem = private.problem_of(folder, to_read=True)
     if problem is None:
         yield Folder(Path(os.path.realpath(folder)))
     elif problem.code == "untrusted":
@@ -149,6 +160,14 @@ def folders(target: str) -> Iterator[Folder]:
     else:
         _log.info("%s is not used: %s", folder, problem.text)
     yield from map(Folder, private.process_folders())
+
+
+def folder_to_write(target: str) -> Folder:
+    """Return the best folder for a new program of `target`; OSError if there is none."""
+    for folder in folders(target):
+        if not folder.is_read_only:
+            return folder
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(current().cache_folder / target))
 
 
 @functools.cache

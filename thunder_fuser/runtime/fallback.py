@@ -25,6 +25,7 @@ from thunder_fuser.errors import (
     TargetError,
 )
 from thunder_fuser.runtime.failures import save_failure
+from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.segment.plan import SegmentedFusion, counted
 from thunder_fuser.segment.ties import tied_to
 
@@ -73,9 +74,12 @@ class Failures:
 
     def tolerates(self, error: Exception) -> bool:
         """True if torch may run a segment instead. False for TargetError: if nothing can be
-        compiled at all, the whole fusion falls back.
+        compiled at all, the whole fusion falls back. So it does for errors that may pass, until
+        they have.
         """
         if not self._tolerant or current().strict or isinstance(error, TargetError):
+            return False
+        if is_passing(error):
             return False
         return is_replaceable(error)
 
@@ -110,6 +114,12 @@ def warn_of_failure(name: str, error: Exception, script: str) -> None:
     to_reproduce = f"\n{script} reproduces it." if script else ""
     is_bug = not isinstance(error, TargetError)
     _warn(f"{name} runs in torch: {type(error).__name__}: {error}{to_reproduce}", is_bug)
+
+
+def warn_of_scarcity(name: str, error: Exception) -> None:
+    """Warn that the fusion `name` runs in torch until what the system lacks is there."""
+    text = f"{name} runs in torch for now, and a later call tries again"
+    _warn(f"{text}: {type(error).__name__}: {error}", is_bug=False)
 
 
 def _warn(text: str, is_bug: bool = True) -> None:

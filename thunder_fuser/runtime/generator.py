@@ -7,8 +7,10 @@ from typing import TypeAlias
 import torch
 from torch._guards import active_fake_mode
 
-_SIGN = 1 << 63
+from thunder_fuser.runtime.fork import Lock
 
+_SIGN = 1 << 63
+_drawing = Lock()
 
 Seed: TypeAlias = "int | torch.Tensor"
 """Seed of a call. In a CUDA graph, a 0-dimensional int64 tensor, which each replay draws anew."""
@@ -21,6 +23,10 @@ def draw(device: torch.device, count: int) -> tuple[Seed, int]:
     nvFuser and in Thunder's `get_and_update_rng_state`. A CPU generator has no offsets and gives a
     new seed; so does a GPU's during stream capture, because its state is then that of one replay.
     Under a fake tensor mode nothing is drawn, and both are 0.
+
+    Calls of several threads draw different offsets. torch has no function that reads and advances
+    an offset in one step, so a torch operation or Thunder's primitive that draws from the same
+    generator in another thread, at the same moment, may get the same ones.
     """
     if active_fake_mode() is not None:
         return 0, 0
@@ -31,9 +37,10 @@ def draw(device: torch.device, count: int) -> tuple[Seed, int]:
         return _new_seed(device), 0
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
-    # torch counts 32-bit words, and a Philox call makes four.
-    offset = generator.get_offset() // 4
-    generator.set_offset(4 * (offset + count))
+    with _drawing:
+        # torch counts 32-bit words, and a Philox call makes four.
+        offset = generator.get_offset() // 4
+        generator.set_offset(4 * (offset + count))
     return _signed(generator.initial_seed()), offset
 
 

@@ -10,7 +10,7 @@ import math
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.errors import LimitError
+from thunder_fuser.errors import REPORT, LimitError
 
 # Threads per block along each axis, equal for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -43,7 +43,7 @@ def check_limits(
         if asked > limit:
             raise LimitError(
                 f"kernel {kernel.name} cannot run on {info.name} ({info.arch}): {asked} {what}, "
-                f"the limit is {limit}"
+                f"the limit is {limit}; {REPORT}"
             )
 
 

@@ -98,7 +98,10 @@ def _values(
     for name, value in wanted.items():
         if name not in names:
             has = ", ".join(names) or "none that is open"
-            raise FuserValueError(f"sizes: {name} is no size of this definition; it has {has}")
+            raise FuserValueError(
+                f"sizes: {name} is no size of this definition; it has {has}: name one of these, or "
+                "leave sizes out"
+            )
         if value < SMALLEST:
             raise FuserValueError(
                 f"sizes: {name} is {value}; formulas are for sizes of at least {SMALLEST}: pass "

@@ -44,13 +44,15 @@ def open_private(folder: Path) -> int | Refusal:
         return Refusal("unusable", error.strerror or str(error), subject=str(folder))
 
 
-def problem_of(folder: Path) -> Refusal | None:
-    """Return why `folder` is not private or not writable; None if it is both."""
+def problem_of(folder: Path, *, to_read: bool = False) -> Refusal | None:
+    """Return why `folder` is not private or not writable; None if it is both. `to_read`: it need
+    not be writable.
+    """
     opened = open_private(folder)
     if isinstance(opened, Refusal):
         return opened
     try:
-        if os.access(".", os.W_OK | os.X_OK, dir_fd=opened, effective_ids=True):
+        if to_read or os.access(".", os.W_OK | os.X_OK, dir_fd=opened, effective_ids=True):
             return None
         return Refusal("unusable", "it cannot be written", subject=str(folder))
     finally:

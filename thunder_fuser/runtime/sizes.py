@@ -84,7 +84,8 @@ class _Sizes:
             raise FuserValueError(
                 f"{place}, is {value}, which cannot be a size here: expected "
                 f"{'at least ' if hi is None else ''}{lo}{'' if hi is None else f' to {hi}'}"
-                f"{f', a multiple of {variable.multiple}' if variable.multiple > 1 else ''}"
+                f"{f', a multiple of {variable.multiple}' if variable.multiple > 1 else ''}; pass "
+                "an input of such a size"
             )
         if self.values.setdefault(name, value) != value:
             found = [(self.values[name], self._owners[name]), (value, place)]
@@ -144,7 +145,8 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
         if target != value:
             raise FuserValueError(
                 f"add_output: {update.value.name} of sizes {shape_text(value)} cannot be written "
-                f"into the input {update.target.name} of sizes {shape_text(target)}"
+                f"into the input {update.target.name} of sizes {shape_text(target)}; expected "
+                "equal sizes: expand or slice it first"
             )
 
 
@@ -157,7 +159,7 @@ def _check_extents(expr: Expr, output: TensorView, sizes: _Sizes) -> None:
             raise FuserValueError(
                 f"{expr.op}{line_of(expr.origin)}: dimension {k} of {output.name} has "
                 f"{sizes[extent]} elements ({sizes.described(Side(extent))[1]}); expected at "
-                "least 0"
+                "least 0: pass inputs for which it is not negative"
             )
 
 
@@ -173,7 +175,8 @@ def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:
             raise FuserValueError(
                 f"slice{line_of(expr.origin)}: dimension {step.axis} of {expr.input.name}, which "
                 f"has {sizes[before[step.axis].size]} elements, is cut from {start} to "
-                f"{start + width}; expected a start of at least 0 and an end that is not before it"
+                f"{start + width}; expected a start of at least 0 and an end that is not before "
+                "it: pass inputs for which they are"
             )
 
 
@@ -181,5 +184,6 @@ def _reshape_error(expr: ViewOp, sizes: _Sizes) -> FuserValueError:
     before, after = sizes.of(expr.input.domain.shape), sizes.of(expr.output.domain.shape)
     return FuserValueError(
         f"reshape{line_of(expr.origin)} of {expr.input.name} from {shape_text(before)} to "
-        f"{shape_text(after)}: {math.prod(before)} elements become {math.prod(after)}"
+        f"{shape_text(after)}: {math.prod(before)} elements become {math.prod(after)}; give sizes "
+        "of equal product, or -1 for one of them"
     )

@@ -5,7 +5,6 @@ Every rank has a fusion of its own (localise.py), which is compiled as any other
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.tables.collectives import Communicator, communicating
+from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.sizes import bind_sizes
 from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.localise import localise
@@ -35,7 +35,7 @@ class _Placed:
     def __init__(self, shardings: Shardings) -> None:
         self.shardings = shardings
         self._programs: dict[int, CompiledFusion] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def program(self, rank: int) -> CompiledFusion:
         with self._lock:

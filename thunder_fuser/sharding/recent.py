@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from thunder_fuser.runtime.fork import Lock
 
 Made = TypeVar("Made")
 
@@ -19,7 +20,7 @@ class Recent(Generic[Made]):
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._made: OrderedDict[Hashable, Made] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return the entry of a key; make it if missing, only once for all threads."""

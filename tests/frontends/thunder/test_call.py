@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import runpy
 import sys
@@ -16,8 +17,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.frontends.thunder.programs import jit
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
-from thunder_fuser.errors import FuserValueError, InternalError, TargetError
+from thunder_fuser.errors import FuserValueError, InternalError, ResourceError, TargetError
 from thunder_fuser.frontends.thunder import call, fusions, segments
 from thunder_fuser.frontends.thunder.symbol import call_of
 
@@ -209,6 +211,27 @@ def test_a_bug_falls_back_to_torch_with_one_warning(error: Exception) -> None:
     (message,) = ours(caught)
     assert stub.calls == 1
     assert ("This is a bug" in message) is not isinstance(error, TargetError)
+
+
+@pytest.mark.parametrize(
+    "error", [ResourceError("planted"), OSError(errno.EMFILE, "planted")], ids=["ours", "system"]
+)
+def test_what_the_system_lacks_now_is_tried_again(error: Exception) -> None:
+    """After one call in torch, then after three, seven, ...; then kernels run."""
+    compiled, stub = broken(error)
+    x = torch.randn(7)
+    with options(strict=False), pytest.warns(RuntimeWarning) as caught:
+        calls = [(compiled(x), stub.calls) for _ in range(8)]
+    assert [attempts for _, attempts in calls] == [1, 1, 2, 2, 2, 2, 3, 3]
+    torch.testing.assert_close([y for y, _ in calls], [scaled(x)] * 8)
+    messages = ours(caught)
+    assert len(messages) == 3
+    assert all("in torch for now, and a later call tries again" in text for text in messages)
+    assert not any("bug" in text or "reproduces" in text for text in messages)
+    only_call(compiled).compiled = CompiledFusion(only_call(compiled).fusion)
+    for _ in range(8):
+        torch.testing.assert_close(compiled(x), scaled(x))
+    assert only_call(compiled).compiled.executables
 
 
 @pytest.mark.parametrize("error", BUGS, ids=lambda e: type(e).__name__)

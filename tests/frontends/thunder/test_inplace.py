@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -697,3 +698,27 @@ def test_an_update_of_an_inference_tensor() -> None:
         x = torch.ones(8)
         jit(update)(x)
         assert torch.equal(x, torch.full((8,), 3.0))
+
+
+def test_an_update_of_an_inference_tensor_outside_of_inference_mode() -> None:
+    """Raises as torch does, which has overwritten both by then: nothing is here."""
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return update(x) + update(y)
+
+    compiled, x = jit(both), torch.ones(8)
+    with torch.inference_mode():
+        y, other = torch.ones(8), torch.ones(8)
+    for _ in range(2):
+        for context in (nullcontext(), torch.no_grad()):
+            for function, inputs in ((both, (x.clone(), other)), (compiled, (x, y))):
+                with context, pytest.raises(RuntimeError, match="outside InferenceMode is not al"):
+                    function(*inputs)
+        assert torch.equal(x, torch.ones(8))
+        assert torch.equal(y, torch.ones(8))
+        with torch.inference_mode():
+            compiled(x.clone(), y.clone())
+    with torch.inference_mode():
+        compiled(x, y)
+    assert torch.equal(x + y, torch.full((8,), 6.0))
+    assert any(f.plan.fusion.updates for f in fusions(compiled))

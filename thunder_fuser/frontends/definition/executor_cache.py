@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from thunder_fuser.frontends.definition.recorder import Recorder
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import structural_hash, to_python
 from thunder_fuser.runtime.executable import ExecutableInfo
+from thunder_fuser.runtime.fork import Lock
 
 
 class FusionExecutorCache:
@@ -122,7 +122,7 @@ class LRUCache:
             raise FuserValueError(f"max_fusions: expected at least 1, got {max_fusions}")
         self.max_fusions = max_fusions
         self._held: OrderedDict[str, FusionExecutorCache] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._lookups = self._hits = 0
 
     def cache_compile(self, fusion: ir.Fusion) -> FusionExecutorCache:

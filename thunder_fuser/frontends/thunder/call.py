@@ -3,12 +3,14 @@
 Nothing is compiled before the first call.  Arguments that kernels cannot read, such as a lazily
 conjugated tensor or two that share memory, make the fusion run in torch, as eager code would.  So
 does an internal error, with one warning; under the option `strict` it raises.  An error in a few
-kernels replaces only these (`runtime/fallback.py`).  No tensor is kept after its call.
+kernels replaces only these (`runtime/fallback.py`).  If the system lacks memory, disk or file
+descriptors, or ends the compiler, a later call tries again.  No tensor is kept after its call.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -20,22 +22,25 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
-from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.frontends.thunder.distributed.dtensors import FusionOnDTensors, has_dtensors
 from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
-from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure
+from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure, warn_of_scarcity
 from thunder_fuser.runtime.modes import is_forward_mode, is_transformed, wants_operations
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
+from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.sharding.shardings import Shardings
 
 logger = logging.getLogger(__name__)
 
+_MOST_DOUBLINGS = 10
+"""Failures for lack of resources after which the number of calls between attempts stays."""
 _OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
 
 
@@ -58,7 +63,9 @@ class FusionCall:
         self.device = program.device
         self.compiled, self._fusion = _compiled(name, program, {} if known is None else known)
         self._program: RegionProgram | None = program
-        self._is_broken = False
+        # Calls that run in torch before the kernels are tried again: for ever after a bug.
+        self._pause: float = 0
+        self._failures = 0
         self.shardings: Shardings | None = None
         self._on_dtensors: FusionOnDTensors | None = None
         fusion = self.compiled.fusion
@@ -76,7 +83,8 @@ class FusionCall:
         return self._fusion
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        if self._is_broken or wants_operations():
+        if self._pause or wants_operations():
+            self._pause = max(self._pause - 1, 0)
             return self._in_torch(inputs)
         if self._on_dtensors is not None and has_dtensors(inputs):
             return self._on_mesh(inputs)
@@ -154,7 +162,13 @@ class FusionCall:
             return self._in_torch(inputs)
         if current().strict or not is_replaceable(error):
             raise error
-        self._is_broken = True
+        if is_passing(error):
+            # 1, 3, 7, ... calls: an attempt may take seconds.
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self._pause = 2**self._failures - 1
+            warn_of_scarcity(self.name, error)
+            return self._in_torch(inputs)
+        self._pause = math.inf
         warn_of_failure(self.name, error, repro.save(self))
         return self._in_torch(inputs)
 
@@ -164,6 +178,8 @@ class FusionCall:
             bind(with_seeds_in_memory(self.fusion, inputs), inputs, self.device)
         except (FuserTypeError, FuserValueError) as mismatch:
             return str(mismatch)
+        except FuserError:
+            pass  # torch would not take them, either
         return ""
 
     def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:

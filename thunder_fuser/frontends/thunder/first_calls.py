@@ -10,7 +10,6 @@ as the backward may never run.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -24,6 +23,7 @@ from thunder_fuser.frontends.thunder.regions.formation import Region, RegionCand
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.log import Pieces
 from thunder_fuser.runtime.ahead import compile_ahead
+from thunder_fuser.runtime.fork import Lock
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class _FirstCalls:
     """Hook that runs before one of several fusions is compiled: the first call compiles all."""
 
     def __init__(self, fusions: Mapping[CompiledFusion, torch.device]) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting = dict(fusions)
 
     def __call__(self) -> None:

@@ -22,7 +22,7 @@ from thunder_fuser.device_table import (
     LOAD_SECONDS,
     PIPES,
 )
-from thunder_fuser.errors import KernelError, TargetError
+from thunder_fuser.errors import KernelError, ResourceError, TargetError
 
 # Load latency in seconds on a busy device.  Bandwidth times latency is the bytes in flight (law of
 # Little): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
@@ -39,6 +39,8 @@ _MOST_IN_FLIGHT = 96 * 1024
 """Limit of `bytes_in_flight_per_sm`: registers for more would spill. It matters because a MIG
 instance may report the bandwidth of the whole device.
 """
+_CRASHES = (700, 702, 710, *range(714, 720))
+"""Errors of the driver that stay: illegal addresses and instructions, time-outs, assertions."""
 _UNREPORTED = DATASHEETS["sm_80"]
 """Source of rates that the driver reports as 0, as drivers of virtual devices do."""
 
@@ -64,8 +66,8 @@ def driver() -> Any:
     """Return the bindings of the initialised driver; TargetError without a driver."""
     if problem := driver_problem():
         raise TargetError(
-            f"CUDA kernels cannot run here: {problem}. Kernels for CPU tensors need no GPU; for "
-            "CUDA, plans can be made and compiled here, but not launched"
+            f"CUDA kernels cannot run here: {problem}. Plans can be made and compiled, but not "
+            "launched: install a driver that nvidia-smi runs with, or move the tensors to the CPU"
         )
     from cuda.bindings import driver as bindings
 
@@ -77,7 +79,13 @@ def check(result: tuple[Any, ...], what: str) -> Any:
     status, *values = result
     if int(status):
         _, text = driver().cuGetErrorString(status)
-        raise KernelError(f"{what} failed: {status.name}, {text.decode()}")
+        remedy = "`python -m thunder_fuser doctor` tries the driver"
+        if int(status) in _CRASHES:
+            remedy = (
+                "a kernel crashed before, and this process cannot use the GPU any more: restart it "
+                "with CUDA_LAUNCH_BLOCKING=1 to see which"
+            )
+        raise KernelError(f"{what} failed: {status.name}, {text.decode()}; {remedy}")
     return values[0] if values else None
 
 
@@ -168,8 +176,14 @@ def beside_captures() -> Iterator[None]:
 
 
 def load_library(image: bytes) -> Any:
-    """Load a cubin into the driver."""
-    result = driver().cuLibraryLoadData(image, [], [], 0, [], [], 0)
+    """Load a cubin into the driver; ResourceError if it has no memory for it."""
+    api = driver()
+    result = api.cuLibraryLoadData(image, [], [], 0, [], [], 0)
+    if result[0] == api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise ResourceError(
+            f"loading a compiled program of {len(image)} bytes failed: the GPU or the host has no "
+            "memory left; free some (torch.cuda.empty_cache()) and call it again"
+        )
     return check(result, "loading a compiled program")
 
 
@@ -192,10 +206,36 @@ def context_of(device: int) -> Iterator[None]:
         check(api.cuCtxSetCurrent(before), "binding the context from before")
 
 
-def synchronize(device: int) -> None:
-    """Wait until all work launched on a device has finished."""
-    with context_of(device):
-        check(driver().cuCtxSynchronize(), f"waiting for cuda:{device}")
+def may_be_capturing(stream: int) -> bool:
+    """True if a stream of the current context is captured, or, for the default stream, any other
+    that synchronises with it.
+    """
+    api = driver()
+    status, captured = api.cuStreamIsCapturing(stream)
+    if status == api.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+        return True
+    idle = api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    return bool(check((status, captured), "asking whether a stream is captured") != idle)
+
+
+def recorded_event(stream: int) -> Any:
+    """Record a new event on a stream of the current context, which must not be captured."""
+    api = driver()
+    flags = int(api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    event = check(api.cuEventCreate(flags), "making an event")
+    check(api.cuEventRecord(event, stream), "recording an event")
+    return event
+
+
+def is_complete(event: Any) -> bool:
+    """True if the work before a recorded event has finished; False also after a kernel crashed."""
+    api = driver()
+    return bool(api.cuEventQuery(event)[0] == api.CUresult.CUDA_SUCCESS)
+
+
+def destroy_event(event: Any) -> None:
+    """Destroy an event."""
+    check(driver().cuEventDestroy(event), "destroying an event")
 
 
 def load_function(library: Any, name: str, shared_bytes: int) -> Any:

@@ -4,9 +4,6 @@ All kernels of a plan are one NVRTC program, because starting one costs as much 
 programs that are needed together are compiled as one (`runtime/ahead.py`).
 Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
 spills read, on any machine.
-
-A cache entry is a cubin, readable by `nvdisasm` and similar tools, followed by the log of ptxas and
-the cache's seal.
 """
 
 from __future__ import annotations
@@ -15,22 +12,20 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
 from thunder_fuser.codegen import headers
 from thunder_fuser.codegen.kernel import Kernel, program_text
-from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.errors import REPORT, CompileError, ResourceError, TargetError
 from thunder_fuser.log import status
-from thunder_fuser.runtime.cache import folders, key_of
+from thunder_fuser.runtime.cache import key_of
+from thunder_fuser.runtime.cuda import cubin_cache
 from thunder_fuser.runtime.failures import save_rejected
 
 _log = logging.getLogger(__name__)
-
-_LENGTH = 8
-"""Bytes of the log's length field at the end of a cache entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +73,11 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     text = program_text(kernels)
     headers = device_headers()
     key = _key(text, headers, arch)
-    entry = _load(key)
+    entry = cubin_cache.load(key)
     if entry is None:
         with status("compiling", total=len(kernels)):
             image, log = _compiled(kernels, headers, arch)
-        _store(key, image, log)
+        cubin_cache.store(key, image, log)
     else:
         image, log = entry
     resources = parse_resources(log)
@@ -124,7 +119,8 @@ def _is_worth_more_effort(kernels: Sequence[Kernel], log: str) -> bool:
 
 def is_cached(kernels: Sequence[Kernel], arch: str) -> bool:
     """True if the cache has a program of these kernels."""
-    return _load(_key(program_text(kernels), device_headers(), nearest_arch(arch))) is not None
+    key = _key(program_text(kernels), device_headers(), nearest_arch(arch))
+    return cubin_cache.load(key) is not None
 
 
 def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
@@ -143,9 +139,9 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
     fit = [p for p in programs if not any(resources[kernel.name].spills for kernel in p)]
     # Not the key of `compile_cubin` for all kernels, which would change launch bounds on spills.
     whole = key_of("as one", _key(text, headers, arch))
-    _store(whole, image, log)
+    cubin_cache.store(whole, image, log)
     for program in fit:
-        _store_alias(_key(program_text(program), headers, arch), whole)
+        cubin_cache.store_alias(_key(program_text(program), headers, arch), whole)
 
 
 def _key(text: str, headers: Mapping[str, str], arch: str) -> str:
@@ -232,7 +228,7 @@ def nearest_arch(arch: str) -> str:
     if not older:
         raise TargetError(
             f"NVRTC {nvrtc_version()} cannot compile for {arch}, only for {', '.join(known)}; "
-            "a newer nvidia-cuda-nvrtc may know it"
+            "install an nvidia-cuda-nvrtc that can, or leave the operations on it to torch"
         )
     return older[-1]
 
@@ -287,12 +283,19 @@ def _run_nvrtc(
         [source.encode() for source in headers.values()],
         [name.encode() for name in headers],
     )
+    if created == api.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY:
+        raise _starved(kernels)
     if created != success:
-        raise TargetError(f"NVRTC could not start: {created.name}")
+        raise TargetError(
+            f"NVRTC {nvrtc_version()} does not start: {created.name}; reinstall it (pip install "
+            "--force-reinstall nvidia-cuda-nvrtc)"
+        )
     try:
         (compiled,) = api.nvrtcCompileProgram(program, len(flags), flags)
         log = _read(program, api.nvrtcGetProgramLogSize, api.nvrtcGetProgramLog)
         log_text = log.rstrip(b"\0").decode(errors="replace")
+        if compiled == api.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY:
+            raise _starved(kernels)
         if compiled != success:
             raise _rejection(kernels, text, arch, log_text or compiled.name)
         return _read(program, api.nvrtcGetCUBINSize, api.nvrtcGetCUBIN), log_text
@@ -307,6 +310,14 @@ def _read(program: Any, size: Any, get: Any) -> bytes:
     return bytes(buffer)
 
 
+def _starved(kernels: Sequence[Kernel]) -> ResourceError:
+    names = ", ".join(kernel.name for kernel in kernels)
+    return ResourceError(
+        f"NVRTC {nvrtc_version()} has no memory to compile {names}; free memory of the host, "
+        "compile in fewer processes at a time, and call it again"
+    )
+
+
 def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> CompileError:
     first = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
     source = save_rejected(kernels[0].name, text)
@@ -314,7 +325,8 @@ def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> Com
     return CompileError(
         f"NVRTC {nvrtc_version()} rejected {names} for {arch}: "
         f"{first.group(0).strip() if first else log.strip()}\n"
-        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
+        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log: "
+        f"{REPORT}",
         source=source,
         log=log,
     )
@@ -348,46 +360,3 @@ def _spilled_bytes(log: str) -> int:
 def _resources(report: str) -> Resources:
     found = {field: pattern.search(report) for field, pattern in _NUMBERS.items()}
     return Resources(**{field: int(match[1]) if match else 0 for field, match in found.items()})
-
-
-# --- The cache --------------------------------------------------------------------------------
-
-
-def _load(key: str) -> tuple[bytes, str] | None:
-    """Return the cubin and the log stored under `key`; None if missing or damaged."""
-    for folder in folders("cuda"):
-        entry = folder.find(_file_name(key), key)
-        if entry is None and (shared := folder.alias(_file_name(key), key)):
-            entry = folder.find(*shared)
-        if entry is not None:
-            length = int.from_bytes(entry[-_LENGTH:], "little")
-            end = len(entry) - _LENGTH
-            return entry[: end - length], entry[end - length : end].decode()
-        break  # other folders belong to this process, which compiles nothing twice
-    return None
-
-
-def _store(key: str, image: bytes, log: str) -> None:
-    """Store a result.  A full or read-only disk only costs the next process a compilation."""
-    report = log.encode()
-    content = image + report + len(report).to_bytes(_LENGTH, "little")
-    with _tolerant():
-        next(folders("cuda")).keep(content, _file_name(key), key)
-
-
-def _store_alias(key: str, whole: str) -> None:
-    """Record that the program of `key` is part of that of `whole`."""
-    with _tolerant():
-        next(folders("cuda")).keep_alias(_file_name(key), key, _file_name(whole), whole)
-
-
-@contextlib.contextmanager
-def _tolerant() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, StopIteration) as error:
-        _log.info("not cached: %s", error)
-
-
-def _file_name(key: str) -> str:
-    return f"{key[:32]}.cubin"

@@ -11,13 +11,12 @@ threads (autograd runs backwards in its own) could change before the driver read
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +25,15 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS
-from thunder_fuser.errors import FuserValueError, KernelError, LimitError, LoadError, TargetError
+from thunder_fuser.errors import (
+    REPORT,
+    FuserValueError,
+    KernelError,
+    LimitError,
+    LoadError,
+    ResourceError,
+    TargetError,
+)
 from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.clusters import clusters_of
@@ -37,6 +44,8 @@ from thunder_fuser.runtime.cuda.nvrtc import (
     nearest_arch,
     nvrtc_version,
 )
+from thunder_fuser.runtime.cuda.unloading import Loaded, retired, unload_retired
+from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.limits import check_limits
 
 _DEFAULT_ARCH = "sm_90"
@@ -73,9 +82,9 @@ class CudaTarget:
         raised here and not at the first launch.
 
         Raises LimitError if a kernel exceeds the device's limits, LoadError if the driver rejects
-        it, TargetError if the driver is older than NVRTC.
+        it, TargetError if the driver is older than NVRTC, ResourceError if there is no memory.
         """
-        _unload_retired()
+        unload_retired()
         if problem := version_problem():
             raise TargetError(problem)
         program = _Program(tuple(kernels), self.device_info(torch.device("cuda")))
@@ -138,13 +147,17 @@ class CudaLaunch:
                 prepared.arguments.pack(*args)
             except UNFIT:
                 prepared.arguments.fill(args)
-            (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
+            stream = torch._C._cuda_getCurrentRawStream(device)
+            if stream != prepared.stream:
+                self._program.loaded.launched_on(device, stream)
+                prepared.stream = stream
+            (status,) = prepared.launch(stream, *prepared.rest)
         finally:
             idle[device] = prepared
         if status:
             cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
         if torch._C._cuda_isCurrentStreamCapturing():
-            self._program.loaded.is_captured = True
+            self._program.loaded.is_kept = True
 
     def _prepare(self, device: int) -> _Prepared:
         api = cuda_driver.driver()
@@ -152,7 +165,7 @@ class CudaLaunch:
         kernel = self.kernel
         try:
             function = self._program.function(kernel, device)
-        except (LimitError, LoadError) as error:
+        except (LimitError, LoadError, ResourceError) as error:
             raise KernelError(str(error)) from error
         launch = api.cuLaunchCooperativeKernel if kernel.cooperative else api.cuLaunchKernel
         arguments = ArgumentBlock(kernel)
@@ -163,13 +176,17 @@ class CudaLaunch:
         return _Prepared(enqueue if 0 not in kernel.grid else _nothing, rest, arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Prepared:
-    """Launch prepared for one thread and device, except for the stream: `launch(stream, *rest)`."""
+    """Launch prepared for one thread and device, except for the stream: `launch(stream, *rest)`.
+
+    stream  the stream of the last launch
+    """
 
     launch: Callable[..., Any]
     rest: tuple[int, ...]
     arguments: ArgumentBlock
+    stream: int | None = None
 
 
 def _nothing(*_: object) -> tuple[int]:
@@ -184,51 +201,14 @@ class _PerThread(threading.local):
         self.idle: dict[int, _Prepared] = {}
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """Libraries of a program that the driver has loaded, by architecture.
-
-    is_captured  a CUDA graph may contain its kernels, so that it is never unloaded
-    """
-
-    libraries: dict[str, Any] = field(default_factory=dict)
-    devices: set[int] = field(default_factory=set)
-    is_captured: bool = False
-
-
-_retired: list[_Loaded] = []
-"""Loaded libraries of programs that are no longer referenced; their last launches may still run."""
-
-
-def _unload_retired() -> None:
-    """Unload retired programs. Called at compilations, because it must synchronise their devices,
-    which is not allowed during stream capture.
-    """
-    gone = []
-    with contextlib.suppress(IndexError):  # other threads may pop concurrently
-        while _retired:
-            gone.append(_retired.pop())
-    waiting = [loaded for loaded in gone if loaded.libraries and not loaded.is_captured]
-    if not waiting:
-        return
-    if torch._C._cuda_isCurrentStreamCapturing():
-        _retired.extend(waiting)
-        return
-    for device in sorted(set().union(*(loaded.devices for loaded in waiting))):
-        cuda_driver.synchronize(device)
-    for loaded in waiting:
-        for library in loaded.libraries.values():
-            cuda_driver.unload_library(library)
-
-
 class _Program:
     """Kernels that were compiled together, and the libraries loaded from them."""
 
     def __init__(self, kernels: tuple[Kernel, ...], info: DeviceInfo) -> None:
         self._kernels = kernels
-        self._lock = threading.Lock()
-        self.loaded = _Loaded()
-        weakref.finalize(self, _retired.append, self.loaded).atexit = False
+        self._lock = Lock()
+        self.loaded = Loaded()
+        weakref.finalize(self, retired.append, self.loaded).atexit = False
         self.planned = compile_cubin(kernels, info.arch)
         for kernel in kernels:
             self._check(kernel, self.planned, info)
@@ -242,7 +222,6 @@ class _Program:
             cubin = self.planned if same else compile_cubin(self._kernels, arch)
             self._check(kernel, cubin, info)
             libraries = self.loaded.libraries
-            self.loaded.devices.add(device)
             try:
                 with cuda_driver.beside_captures():
                     if arch not in libraries:
@@ -250,7 +229,10 @@ class _Program:
                     library, shared = libraries[arch], kernel.shared_bytes
                     function = cuda_driver.load_function(library, kernel.name, shared)
             except KernelError as error:
-                raise LoadError(str(error)) from error
+                raise LoadError(
+                    f"{error}. Kernel {kernel.name} is code of NVRTC {nvrtc_version()} for {arch}: "
+                    "update the driver, or install an older nvidia-cuda-nvrtc"
+                ) from error
         if kernel.cooperative or kernel.cluster > 1:
             _check_residency(kernel, function, info)
         return function
@@ -276,7 +258,7 @@ def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
         raise LimitError(
             f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks{of} wait for "
             f"each other and only {fit} fit on the device at once"
-            + ("; THUNDER_FUSER_CLUSTERS=0 plans without clusters" if cluster > 1 else "")
+            f"; {'THUNDER_FUSER_CLUSTERS=0 plans without clusters' if cluster > 1 else REPORT}"
         )
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 from thunder_fuser.config import current
-from thunder_fuser.errors import TargetError
+from thunder_fuser.errors import ResourceError, TargetError
+from thunder_fuser.runtime.scarcity import end_of, is_passing
 
 Family = Literal["gcc", "clang", "zig"]
 
@@ -82,7 +83,7 @@ class Compiler:
     ) -> subprocess.CompletedProcess[str]:
         """Run the compiler with messages in English and return the completed process. `temporary`
         is its folder for temporary files, `given` its standard input. TargetError if it does not
-        start.
+        start; ResourceError if the system cannot start it now.
         """
         environment = {**os.environ, "LC_ALL": "C"}
         if temporary is not None:
@@ -98,6 +99,8 @@ class Compiler:
                 env=environment,
             )
         except OSError as error:
+            if is_passing(error):
+                raise starved(self.command, f"does not start ({error})") from error
             raise self.useless(f"does not start: {error}") from error
 
     def useless(self, problem: str) -> TargetError:
@@ -106,6 +109,15 @@ class Compiler:
             f"no C++ compiler for kernels on the CPU: {shlex.join(self.command)} {problem}; "
             + _remedy(self.chosen_by)
         )
+
+
+def starved(command: tuple[str, ...], what: str) -> ResourceError:
+    """Return the error that the system did not let a compiler run."""
+    return ResourceError(
+        f"a kernel for the CPU is not compiled: {shlex.join(command)} {what}; free memory, disk "
+        "and file descriptors (ulimit -a has the limits), compile in fewer processes at a time, "
+        "and call it again"
+    )
 
 
 _C_COMPILER = re.compile(r"(.*-)?(gcc|cc|clang)(-[\d.]+)?")
@@ -208,8 +220,12 @@ def _probe(command: tuple[str, ...], chosen_by: str) -> Compiler | str:
             env={**os.environ, "LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
+        if is_passing(error):
+            raise starved(command, f"does not start ({error})") from error
         return f"{name} does not run ({error})"
     if answer.returncode != 0:
+        if end := end_of(answer):
+            raise starved(command, f"--version {end}")
         return f"{name} --version fails with status {answer.returncode}"
     family: Family = "clang" if "clang" in answer.stdout else "gcc"
     if "ziglang" in command or Path(command[0]).name == "zig":

@@ -7,7 +7,6 @@ blocks and compares the results, so that the race of a missing barrier shows det
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -16,6 +15,7 @@ import torch
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import FuserTypeError, KernelError
+from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.host.abi import Flag, Order
 from thunder_fuser.runtime.host.guard import GuardedTensors, Result
 from thunder_fuser.runtime.host.target import HOST, HostLaunch, PreparedCall
@@ -24,7 +24,7 @@ OrderName = Literal["forward", "reverse", "random"]
 Argument: TypeAlias = torch.Tensor | int | float | bool
 
 # Guard pages and the signal handler for their faults are global to the process.
-_one_at_a_time = threading.Lock()
+_one_at_a_time = Lock()
 
 
 def debug_launch(
@@ -74,7 +74,8 @@ def check_orders(kernel: Kernel | HostLaunch, args: Sequence[Argument], *, seeds
     if problem:
         raise KernelError(
             f"kernel {launch.kernel.name}: uninitialised shared memory is read: {problem} "
-            "when it is full of NaN and when it is full of zeros"
+            "when it is full of NaN and when it is full of zeros; write each element before it is "
+            "read, with a barrier between"
         )
 
 
@@ -117,14 +118,16 @@ def _run(launch: HostLaunch, args: Sequence[Argument], how: _How) -> list[Result
 def _check_arguments(kernel: Kernel, args: Sequence[Argument]) -> None:
     if len(args) != len(kernel.params):
         raise FuserTypeError(
-            f"kernel {kernel.name} takes {len(kernel.params)} arguments, got {len(args)}"
+            f"kernel {kernel.name} takes {len(kernel.params)} arguments, got {len(args)}; pass "
+            f"({', '.join(param.name for param in kernel.params)})"
         )
     for param, arg in zip(kernel.params, args, strict=True):
         if isinstance(arg, torch.Tensor) != param.is_pointer:
             wanted = "tensor" if param.is_pointer else "number"
             raise FuserTypeError(
                 f"kernel {kernel.name}, argument '{param.name}' of type '{param.ctype}': "
-                f"expected a {wanted}, got {type(arg).__name__}"
+                f"expected a {wanted}, got {type(arg).__name__}; pass tensors for pointers and "
+                "numbers for the rest"
             )
 
 

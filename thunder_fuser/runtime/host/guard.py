@@ -93,7 +93,10 @@ class _Region:
         self._bytes = max(operand.stop for operand in operands) - self._start
         memory = runtime.tf_guard_alloc(self._bytes, self._start, self._name.encode())
         if memory is None:
-            raise MemoryError(f"no memory for a guarded copy of '{self._name}'")
+            raise MemoryError(
+                f"no memory for a guarded copy of '{self._name}', {self._bytes} bytes: free some, "
+                "or run without THUNDER_FUSER_HOST_DEBUG"
+            )
         self._memory: int = memory
         for operand in operands:
             if operand.tensor.numel():
@@ -114,7 +117,8 @@ class _Region:
         if place is not None:
             raise KernelError(
                 f"out-of-bounds write of '{self._name}' at byte offset {place} "
-                f"(it spans {self._bytes} bytes): no element of it is there"
+                f"(it spans {self._bytes} bytes): no element of it is there; a store has a wrong "
+                "index or lacks its predicate"
             )
 
     def read(self, operand: _Operand) -> torch.Tensor:

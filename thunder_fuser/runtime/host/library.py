@@ -7,11 +7,13 @@ one warning.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
 import logging
 import os
+import shutil
 import time
 import warnings
 import weakref
@@ -20,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thunder_fuser.codegen import headers
-from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.runtime.cache import Folder, folders, key_of
+from thunder_fuser.errors import REPORT, CompileError, ResourceError
+from thunder_fuser.runtime.cache import Folder, folder_to_write, folders, key_of
 from thunder_fuser.runtime.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
-from thunder_fuser.runtime.host.compiler import Compiler
+from thunder_fuser.runtime.host.compiler import Compiler, starved
+from thunder_fuser.runtime.scarcity import end_of, is_passing
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +104,7 @@ def load(unit: Unit) -> Library:
     """Return the library of `unit`, from this process, the cache or the compiler.
 
     Raises CompileError if the compiler rejects the source, TargetError if its output cannot be
-    loaded or no folder can hold it.
+    loaded, ResourceError if no folder can hold it.
     """
     with _loading:
         return _load(unit)
@@ -130,7 +133,7 @@ def _loaded_somewhere(unit: Unit, key: str) -> Library:
         if problems:
             _warn(problems[0], str(folder.path))
         return found
-    raise TargetError(
+    raise ResourceError(
         f"no place for compiled kernels of the CPU: {'; '.join(problems) or 'no folder'}. "
         "Make room, or name another folder in THUNDER_FUSER_CACHE_DIR or TMPDIR"
     )
@@ -154,6 +157,8 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
             _log.info("%s is in the cache: %s", unit.name, found.path)
             return found
         except OSError as damage:  # not detected by the seal
+            if is_passing(damage):
+                raise
             _log.info("%s is made again: %s", there, damage)
             folder.discard(there)
     path = _compiled(unit, key, folder, needs)
@@ -188,7 +193,7 @@ def compile_as_one(units: Sequence[Unit], whole: Unit) -> None:
     for `load` to find. Raises the errors of `load`, and OSError if the disk is full.
     """
     needs = load(whole.needs) if whole.needs else None
-    folder, key = next(folders("host")), whole.key
+    folder, key = folder_to_write("host"), whole.key
     _compiled(whole, key, folder, needs)
     for unit in units:
         own = unit.key
@@ -221,10 +226,10 @@ def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:
 def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None) -> Path:
     """Compile `unit` into `folder`; OSError if the disk is full."""
     name = unit.file_name(key)
-    needed = [str(_needed(unit.needs, folder, needs))] if unit.needs else []
     start = time.perf_counter()
     with folder.workspace() as work:
         _check_room(work)
+        needed = [str(_needed(unit.needs, folder, needs, work))] if unit.needs else []
         source, output = work / "source.cpp", work / name
         source.write_text(unit.text, encoding="utf-8")
         answer = unit.compiler.run(
@@ -236,6 +241,8 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
         )
         if answer.returncode != 0:
             _check_room(work, answer.stderr)
+            if end := end_of(answer):
+                raise starved(unit.compiler.command, f"{end} at {unit.name}")
             raise _rejection(unit, answer.stderr)
         if not output.is_file() or not output.stat().st_size:
             _check_room(work, answer.stderr)
@@ -245,16 +252,20 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
     return path
 
 
-def _needed(unit: Unit, folder: Folder, loaded: Library | None) -> Path:
-    """Return the file of a library to link with: the loaded one if it still exists, else a cached
-    or new one.
+def _needed(unit: Unit, folder: Folder, loaded: Library | None, work: Path) -> Path:
+    """Copy a library to link with into `work`, where no process evicts it meanwhile: the loaded one
+    if it still exists, else a cached or new one.
     """
-    if loaded is not None and loaded.path.is_file():
-        return loaded.path
+    copy = work / "needed.so"
+    if loaded is not None:
+        with contextlib.suppress(FileNotFoundError):
+            return Path(shutil.copyfile(loaded.path, copy))
     key = unit.key
-    if folder.find(unit.file_name(key), key) is None:
-        return _compiled(unit, key, folder)
-    return folder.path / unit.file_name(key)
+    content = folder.find(unit.file_name(key), key)
+    if content is None:
+        return Path(shutil.copyfile(_compiled(unit, key, folder), copy))
+    copy.write_bytes(content)
+    return copy
 
 
 def _check_room(work: Path, messages: str = "") -> None:
@@ -270,7 +281,8 @@ def _rejection(unit: Unit, messages: str) -> CompileError:
     first = next((line for line in messages.splitlines() if "error" in line), messages.strip())
     return CompileError(
         f"{unit.compiler.command[0]} rejected {unit.name}: {first}\n"
-        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
+        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log: "
+        f"{REPORT}",
         source=source,
         log=messages,
     )

@@ -25,7 +25,7 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 def _refuse_log_softmax(x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:
     if x.numel == 0:
-        return Refusal("empty", "of no elements none is the largest")
+        return Refusal("empty", f"the input of sizes {list(x.shape)} has no elements: torch has it")
     return _refuse(x, dim, dtype or x.dtype)
 
 
@@ -47,7 +47,11 @@ def _refuse(x: TensorProxy, dim: object, dtype: object) -> Refusal | None:
     except FuserTypeError as error:
         return Refusal("dtype", str(error))
     if not all(d.is_floating and d not in FP8 for d in types):
-        return Refusal("dtype", f"not whole from {types[0].name} to {types[1].name}")
+        return Refusal(
+            "dtype",
+            f"from {types[0].name} to {types[1].name} it is decomposed: expected floating-point "
+            "types of 16 bits or more; cast the input",
+        )
     return None
 
 
@@ -101,11 +105,19 @@ def _refuse_nll(
     total_weight: object,
 ) -> Refusal | None:
     if not isinstance(ignore_index, int) or reduction not in ("none", "sum", "mean"):
-        return Refusal("number", f"ignore_index={ignore_index}, reduction={reduction!r}")
+        return Refusal(
+            "number",
+            f"ignore_index={ignore_index}, reduction={reduction!r}: expected an int, and 'none', "
+            "'sum' or 'mean'",
+        )
     if x.numel == 0:
-        return Refusal("empty", "of no elements none is chosen")
+        return Refusal("empty", f"the input of sizes {list(x.shape)} has no elements: torch has it")
     if not data_type(g.dtype).is_floating or not data_type(target.dtype).is_integral:
-        return Refusal("dtype", f"{g.dtype} gradient at indices of {target.dtype}")
+        return Refusal(
+            "dtype",
+            f"the gradient is {g.dtype} and the target {target.dtype}: expected a floating-point "
+            "gradient and an integral target; cast them",
+        )
     return None
 
 
@@ -150,14 +162,25 @@ def _refuse_nll_loss(
     reduction: str = "mean",
 ) -> Refusal | None:
     if x.ndim == 0 or target.ndim != x.ndim - 1:
-        return Refusal("shape", "classes have one dimension less than what they choose from")
+        return Refusal(
+            "shape",
+            f"the target has {target.ndim} dimensions and the input {x.ndim}: expected one less, "
+            "classes and no probabilities",
+        )
     ignored = -1 if ignore_index is None else ignore_index
     if not data_type(x.dtype).is_floating or data_type(x.dtype) in FP8:
-        return Refusal("dtype", f"not whole on {x.dtype}")
+        return Refusal(
+            "dtype",
+            f"on {x.dtype} it is decomposed: expected a floating-point type of 16 bits or more; "
+            "cast the input",
+        )
     if weight is not None and data_type(weight.dtype) is not data_type(x.dtype):
-        return Refusal("dtype", f"weights of {weight.dtype} for {x.dtype}")
-    if data_type(target.dtype) not in INDEX_DTYPES:
-        return Refusal("dtype", f"not whole at indices of {target.dtype}")
+        return Refusal(
+            "dtype",
+            f"the weight is {weight.dtype} and the input {x.dtype}: expected one type; cast one",
+        )
+    if refused := _refuse_indices(target):
+        return refused
     return _refuse_nll(x, x, target, weight, reduction, ignored, None)
 
 
@@ -197,10 +220,19 @@ def _nll_loss(
 
 def _refuse_one_hot(index: TensorProxy, num_classes: object) -> Refusal | None:
     if type(num_classes) is not int:
-        return Refusal("symbolic-shape", "how many classes is unknown until the function runs")
-    if data_type(index.dtype) not in INDEX_DTYPES:
-        return Refusal("dtype", f"not whole at indices of {index.dtype}")
-    return None
+        return Refusal(
+            "symbolic-shape",
+            "the number of classes is unknown until the function runs; pass num_classes",
+        )
+    return _refuse_indices(index)
+
+
+def _refuse_indices(index: TensorProxy) -> Refusal | None:
+    if data_type(index.dtype) in INDEX_DTYPES:
+        return None
+    return Refusal(
+        "dtype", f"the indices are {index.dtype}: expected int64 or int32; cast them with .long()"
+    )
 
 
 def _one_hot(b: FusionBuilder, index: TensorView, num_classes: int) -> Val:
