@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from thunder_fuser.errors import LimitError as LimitError
     from thunder_fuser.errors import LoadError as LoadError
     from thunder_fuser.errors import Refusal as Refusal
+    from thunder_fuser.errors import ResourceError as ResourceError
     from thunder_fuser.errors import TargetError as TargetError
     from thunder_fuser.frontends.definition import DataType as DataType
     from thunder_fuser.frontends.definition import FusionCache as FusionCache
@@ -66,6 +67,7 @@ _HOMES = {
         "LimitError",
         "LoadError",
         "Refusal",
+        "ResourceError",
         "TargetError",
     ),
     "thunder_fuser.frontends.definition": (
