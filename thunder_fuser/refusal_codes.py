@@ -153,7 +153,8 @@ CODES = (
         "ill-typed",
         "the trace is wrong: an operation has operands that it cannot have",
         _NOTHING,
-        "jit(lambda x: x.sin() + x.sum())(x.requires_grad_())",
+        "from thunder.core.prims import add\n"
+        "jit(lambda x: add(x.sin(), x.sum()))(x.requires_grad_())",
     ),
     Code(
         "in-place",

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.frontends.thunder.programs import jit
+from tests.frontends.thunder.programs import check, jit
 
 Program = Callable[..., Tensor]
 
@@ -118,3 +118,21 @@ def test_stacks_have_gradients() -> None:
     x = torch.randn(2, 3)
     same_as_eager(lambda x: torch.row_stack([x[0], x[1] * 2]) * 3, x)
     same_as_eager(lambda x: torch.dstack([x, x * 2]) * torch.dstack([x[0], x[0, :] + 1]), x)
+
+
+SCALED: dict[str, Program] = {
+    "mean": lambda x: x * x.mean(),
+    "wide mean": lambda x: x * x.float().mean(),
+    "deviation": lambda x: (x - x.float().mean()) / x.float().std(),
+    "norm": lambda x: x / torch.linalg.vector_norm(x.float()),
+    "element": lambda x: x * x.float()[0, 0] + x.amin(),
+    "lerp": lambda x: torch.lerp(x.mean(), x, 0.3),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tensor_of_one_number_that_scales_others(name: str, dtype: torch.dtype) -> None:
+    """On a CPU, too, its gradient is a sum over all that it was broadcast to."""
+    torch.manual_seed(0)
+    check(SCALED[name], torch.randn(3, 4).to(dtype).requires_grad_())

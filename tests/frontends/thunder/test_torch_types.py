@@ -8,6 +8,7 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+from thunder.core import prims
 from torch import Tensor
 
 from tests.frontends.thunder.programs import fake, jit, primitives, traced
@@ -160,12 +161,13 @@ def _scaled_variance(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def test_a_trace_that_says_the_impossible_is_told_as_such() -> None:
-    """The gradient of a number that a tensor was added to: Thunder does not sum it, and expands
-    what it takes for a number.
+    """The gradient of a number that a tensor was added to: Thunder's primitive does not sum it, and
+    expands what it takes for a number. (Torch's addition is broadcast before.)
     """
 
     def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(x) + x.sum()
+        found: torch.Tensor = prims.add(torch.sin(x), x.sum())
+        return found
 
     x = torch.randn(4, 4, requires_grad=True)
     compiled, alone = jit(program), thunder.jit(program, executors=[])
