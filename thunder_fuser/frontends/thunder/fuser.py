@@ -118,8 +118,8 @@ class _Planned(NamedTuple):
 class Fuser(FusionExecutor):  # type: ignore[misc]
     """Fusion executor for pointwise operations, reductions and views; instance: `executor`."""
 
-    notes_user_lines = True
-    """Marks the executor for `trace/user_lines.py`, which cannot import this file."""
+    patches_thunder = True
+    """Marks the executor for `trace/patched.py`, which cannot import this file."""
     traces_whole_tensors = True
     """Marks the executor for `distributed/dtensors.py`: DTensors are traced as plain tensors."""
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder import clang
-from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.trace.patched import is_patched
 
 _original: Callable[..., tuple[Any, ...]] = clang.maybe_broadcast
 
@@ -21,8 +22,7 @@ _original: Callable[..., tuple[Any, ...]] = clang.maybe_broadcast
 def _broadcast(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> tuple[Any, ...]:
     """Broadcast tensors to their common shape, and pass numbers on."""
     as_numbers = treat_cpu_scalar_tensors_as_numbers
-    data = get_compile_data()
-    if data is not None and any(getattr(e, "notes_user_lines", False) for e in data.executors_list):
+    if is_patched():
         devices = {x.device.type for x in args if isinstance(x, TensorProxy)}
         as_numbers = as_numbers and devices != {"cpu"}
     return _original(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers)

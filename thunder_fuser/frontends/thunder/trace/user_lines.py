@@ -21,6 +21,8 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
 from torch.fx import GraphModule
 
+from thunder_fuser.frontends.thunder.trace.patched import is_patched
+
 _NOT_THE_USERS = ("torch", "thunder")
 
 Location = tuple[str | None, Any]
@@ -32,12 +34,11 @@ _innermost: Callable[[InterpreterRuntimeCtx], Location] = (
 
 def _location(context: InterpreterRuntimeCtx) -> Location:
     """Return the file, and the positions in it, of the current call."""
-    data = get_compile_data()
-    if data is not None and any(getattr(e, "notes_user_lines", False) for e in data.executors_list):
+    if is_patched():
         for frame in reversed(context.frame_stack):
             package = unwrap(frame.globals).get("__name__", "").partition(".")[0]
             if package not in _NOT_THE_USERS:
-                return _of_graph(data.fn, frame.code, frame.positions) or (
+                return _of_graph(get_compile_data().fn, frame.code, frame.positions) or (
                     frame.code.co_filename,
                     frame.positions,
                 )
