@@ -32,8 +32,6 @@ from thunder_fuser.frontends.thunder.autograd import (
     convolution,
     gradients,
     indexing,
-    norms,
-    pools,
 )
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall
@@ -79,7 +77,6 @@ from thunder_fuser.segment.regions.storages import saved_bytes
 
 logger = logging.getLogger(__name__)
 
-_RULES = {**gradients.RULES, **norms.RULES, **pools.RULES}
 
 _TRIALS = 4
 """Most times that a trace is planned again to meet a memory budget."""
@@ -134,9 +131,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         for calls in (attention, convolution, data_parallel, indexing):
             calls.register(self)
         self._lookasides.update(lookasides())
-        for symbol in {**TABLE, **_RULES}:
+        for symbol in {**TABLE, **gradients.RULES}:
             self.register_supported(
-                symbol, partial(_is_claimed, symbol), grad_transform=_RULES.get(symbol)
+                symbol, partial(_is_claimed, symbol), grad_transform=gradients.RULES.get(symbol)
             )
 
     def __iter__(self) -> Iterator[Fuser]:

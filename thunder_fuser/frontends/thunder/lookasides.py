@@ -39,7 +39,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
-from thunder_fuser.frontends.thunder.autograd.gradients import total_weight
+from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.indexing import in_range

@@ -1,0 +1,50 @@
+"""Grad transforms of losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import thunder.torch as ltorch
+from thunder.clang import maybe_convert_to_dtype
+from thunder.core.prims import PrimIDs, get_grad, put_grad
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.autograd.rules import Rule
+from thunder_fuser.frontends.thunder.composites.arguments import wide
+
+
+def _nll_loss(
+    x: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    ignored = -1 if ignore_index is None else ignore_index
+    total = None
+    if reduction == "mean":
+        # Dividend and divisor as separate values: the backward reads the divisor.
+        total = total_weight(target, weight, ignored)
+        weights = weight if weight is None else wide(weight)
+        summed = ltorch.nll_loss(wide(x), target, weights, ignored, "sum")
+        result = maybe_convert_to_dtype(summed / total, x.dtype)
+    else:
+        result = ltorch.nll_loss(x, target, weight, ignored, reduction)
+    g = get_grad(result)
+    put_grad(x, ltorch.nll_loss_backward(g, x, target, weight, reduction, ignored, total))
+    return result
+
+
+def total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) -> TensorProxy:
+    """Sum of the weights of targets that are not ignored; without weights, their number."""
+    counts = target != ignored
+    if weight is None:
+        return ltorch.sum(counts)
+    classes = ltorch.flatten(ltorch.where(counts, target, 0))
+    chosen = ltorch.index_select(wide(weight), 0, classes)
+    return ltorch.sum(ltorch.where(ltorch.flatten(counts), chosen, 0))
+
+
+RULES: Mapping[PrimIDs | str, Rule] = {
+    "torch.nn.functional.nll_loss": _nll_loss,
+}

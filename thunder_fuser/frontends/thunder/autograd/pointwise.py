@@ -1,0 +1,154 @@
+"""Grad transforms of pointwise calls and primitives that are no activations, and of flips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.prims import PrimIDs, get_grad, put_grad
+from thunder.core.proxies import TensorProxy
+from thunder.core.transforms import (
+    _pow_grad,
+)
+
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_to
+from thunder_fuser.frontends.thunder.composites.arguments import wide
+
+
+def _clamp(
+    x: TensorProxy,
+    min: TensorProxy | float | None = None,
+    max: TensorProxy | float | None = None,
+) -> TensorProxy:
+    """At a bound the gradient goes to x. Where x is NaN, which is within no bounds, all are 0."""
+    result = ltorch.clamp(x, min, max)
+    g = get_grad(result)
+    above = min is None or x >= min
+    below = max is None or x <= max
+    put_to(x, ltorch.where(_both(above, below), g, 0.0))
+    if isinstance(min, TensorProxy):
+        below = x < min
+        put_to(min, ltorch.where(below if max is None else below & (min < max), g, 0.0))
+    if isinstance(max, TensorProxy):
+        above = x > max
+        put_to(max, ltorch.where(above if min is None else above | (max < min), g, 0.0))
+    return result
+
+
+def _both(a: TensorProxy | bool, b: TensorProxy | bool) -> TensorProxy | bool:
+    if a is True or b is True:
+        return b if a is True else a
+    return a & b
+
+
+def _nan_to_num(
+    x: TensorProxy,
+    nan: float | None = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    out: None = None,
+) -> TensorProxy:
+    result = ltorch.nan_to_num(x, nan, posinf, neginf)
+    put_grad(x, get_grad(result) * ltorch.isfinite(x))
+    return result
+
+
+def _sign(x: TensorProxy) -> TensorProxy:
+    result = prims.sign(x)
+    put_grad(x, ltorch.zeros_like(get_grad(result)))
+    return result
+
+
+def _constant(primitive: Rule) -> Rule:
+    """Rule of a prim with an integer or boolean result, which has no gradient."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return primitive(*args, **kwargs)
+
+    return rule
+
+
+def _steps(primitive: Rule) -> Rule:
+    """Rule of a step function: a gradient of zeros."""
+
+    def rule(x: TensorProxy) -> TensorProxy:
+        result: TensorProxy = primitive(x)
+        put_grad(x, ltorch.zeros_like(get_grad(result)))
+        return result
+
+    return rule
+
+
+def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
+    """Equal operands halve the gradient; with a NaN both get all of it, as for a maximum."""
+    result: TensorProxy = prims.minimum(a, b)
+    g = get_grad(result)
+    shared = ltorch.where(a == b, g / 2, g)
+    put_grad(a, ltorch.where(a > b, 0.0, shared))
+    put_grad(b, ltorch.where(b > a, 0.0, shared))
+    return result
+
+
+def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> TensorProxy:
+    result: TensorProxy = prims.lerp(start, end, weight)
+    g = wide(get_grad(result))
+    share = wide(weight) if isinstance(weight, TensorProxy) else weight
+    put(start, g * (1 - share))
+    put(end, g * share)
+    if isinstance(weight, TensorProxy):
+        put(weight, g * (wide(end) - wide(start)))
+    return result
+
+
+def _remainder(a: TensorProxy | float, b: TensorProxy | float) -> TensorProxy:
+    result: TensorProxy = prims.remainder(a, b)
+    g = get_grad(result)
+    if isinstance(a, TensorProxy):
+        put_grad(a, g)
+    if isinstance(b, TensorProxy):
+        dividend = wide(a) if isinstance(a, TensorProxy) else a
+        put(b, -wide(g) * ltorch.div(dividend, wide(b), rounding_mode="floor"))
+    return result
+
+
+def _pow(base: TensorProxy | float, exponent: TensorProxy | float) -> TensorProxy:
+    if isinstance(exponent, (int, float)) and exponent == 0:
+        assert isinstance(base, TensorProxy)
+        result = prims.pow(base, exponent)
+        put_grad(base, ltorch.zeros_like(get_grad(result)))
+        return result
+    if isinstance(base, (int, float)) and base <= 0:
+        assert isinstance(exponent, TensorProxy)
+        result = prims.pow(base, exponent)
+        slope = wide(result) * (math.nan if base else -math.inf)
+        slope = slope if base else ltorch.where(exponent >= 0, 0.0, slope)
+        put(exponent, wide(get_grad(result)) * slope)
+        return result
+    return _pow_grad(base, exponent)
+
+
+def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
+    result: TensorProxy = prims.flip(x, dims)
+    put_grad(x, prims.flip(get_grad(result), dims))
+    return result
+
+
+RULES: Mapping[PrimIDs | str, Rule] = {
+    "torch.clamp": _clamp,
+    "torch.nan_to_num": _nan_to_num,
+    PrimIDs.FLIP: _flip,
+    PrimIDs.SIGN: _sign,
+    PrimIDs.ROUND: _steps(prims.round),
+    PrimIDs.TRUNC: _steps(prims.trunc),
+    PrimIDs.ISFINITE: _constant(prims.isfinite),
+    PrimIDs.ARGMIN: _constant(prims.argmin),
+    PrimIDs.BITWISE_LEFT_SHIFT: _constant(prims.bitwise_left_shift),
+    PrimIDs.BITWISE_RIGHT_SHIFT: _constant(prims.bitwise_right_shift),
+    PrimIDs.MINIMUM: _minimum,
+    PrimIDs.LERP: _lerp,
+    PrimIDs.REMAINDER: _remainder,
+    PrimIDs.POW: _pow,
+}
