@@ -40,6 +40,21 @@ def in_one_pass(body: KernelBody) -> tuple[ReductionOp, ...]:
     return tuple(one_pass(fold, body, known) or fold for fold in body.folds)
 
 
+def exact_variances(
+    folds: Sequence[ReductionOp], single: Sequence[ReductionOp], outputs: Sequence[TensorView]
+) -> tuple[ReductionOp, ...]:
+    """Return the reductions with one-pass variances where nothing else reads the elements: torch
+    adds up in fp64 on a CPU, and an fp32 mean is off by more than small deviations from a large
+    mean.
+    """
+    found = []
+    for fold, other in zip(folds, single, strict=True):
+        elements = fold.input.numel
+        wanted = all(out.numel < elements for out in outputs)
+        found.append(other if other.op == "squared_deviations" and wanted else fold)
+    return tuple(found)
+
+
 def one_pass(fold: ReductionOp, body: KernelBody, known: dict[Val, bool]) -> ReductionOp | None:
     """Return the online form of `fold`, which depends on no other reduction, or None.
 

@@ -27,15 +27,11 @@ from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.online_reductions import in_one_pass
-from thunder_fuser.lower.paired_lanes import can_pair
+from thunder_fuser.lower.online_reductions import exact_variances, in_one_pass
 from thunder_fuser.lower.register_budget import (
-    CROWDED_ROW_REGISTERS,
     DOUBLE_REGISTERS,
     HOST_ACCUMULATORS,
     MAX_ACCUMULATORS,
-    VALUE_CACHE_REGISTERS,
-    WORKING_REGISTERS,
 )
 from thunder_fuser.lower.row_program import (
     PulledEpilogue,
@@ -49,12 +45,7 @@ from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, a
 from thunder_fuser.lower.scalar_graph import Load, Value
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
-from thunder_fuser.occupancy import registers_of_thread, resident_blocks, shared_bytes_of_block
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
-from thunder_fuser.templates.reduction.cached_values import (
-    choose_values_in_registers,
-    choose_values_in_smem,
-)
 from thunder_fuser.templates.reduction.choose_cluster import (
     cached_in_cluster,
     summed_in_cluster,
@@ -62,26 +53,10 @@ from thunder_fuser.templates.reduction.choose_cluster import (
 )
 from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_blocks
 from thunder_fuser.templates.reduction.cost import seconds, wastes
-from thunder_fuser.templates.reduction.pipelining import (
-    choose_ahead,
-    choose_async_cached,
-    choose_compiler_unrolled,
-    choose_not_hoisted,
-    choose_to_l2,
-    choose_unroll,
-    with_async_prefetch,
-)
-from thunder_fuser.templates.reduction.portions import (
-    choose_portion_loads,
-    choose_portion_values,
-)
+from thunder_fuser.templates.reduction.on_chip import on_chip, row_cache_of
 from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
-    BlockBudget,
     RowCache,
-    access_smem_bytes,
-    choose_row_cache,
-    passes_that_read,
 )
 from thunder_fuser.templates.reduction.schedule import (
     GridEpilogue,
@@ -91,16 +66,12 @@ from thunder_fuser.templates.reduction.schedule import (
     is_summed_in_parts,
     portions_together,
 )
-from thunder_fuser.templates.reduction.shared_memory import exchange_bytes, shared_bytes
 from thunder_fuser.templates.reduction.stages import stages_of, store_passes, words_of_stages
 from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
     ThreadMapping,
     choose_thread_mapping,
 )
-
-_RARELY_NEW = 4
-"""Fewest times that rows must read the same data for it to count as being in the L2 cache."""
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
@@ -116,7 +87,7 @@ def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedul
         return min(found, key=lambda schedule: seconds(schedule, device), default=None)
 
     single = in_one_pass(body)
-    exact = _exact(folds, single, body.outputs) if device.threads_are_serial else folds
+    exact = exact_variances(folds, single, body.outputs) if device.threads_are_serial else folds
     if exact != folds:
         consider(exact)
         if chosen := best():
@@ -134,21 +105,6 @@ def candidates(body: KernelBody, device: DeviceInfo) -> Iterator[ReductionSchedu
     for arrangement in (*arrangements(body), *alternatives(body)):
         for axis, outer_shared in _ways(arrangement, device):
             yield _Candidate(arrangement, axis, outer_shared, body, device).schedule()
-
-
-def _exact(
-    folds: Sequence[ReductionOp], single: Sequence[ReductionOp], outputs: Sequence[TensorView]
-) -> tuple[ReductionOp, ...]:
-    """Return the reductions with one-pass variances where nothing else reads the elements: torch
-    adds up in fp64 on a CPU, and an fp32 mean is off by more than small deviations from a large
-    mean.
-    """
-    found = []
-    for fold, other in zip(folds, single, strict=True):
-        elements = fold.input.numel
-        wanted = all(out.numel < elements for out in outputs)
-        found.append(other if other.op == "squared_deviations" and wanted else fold)
-    return tuple(found)
 
 
 def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAxis, bool]]:
@@ -190,7 +146,7 @@ class _Candidate:
         if isinstance(mapping, Refusal):
             return mapping
         bare = self._mapped(pulled, lanes, mapping)
-        made = self._on_chip(bare)
+        made = on_chip(bare, self.device)
         if self.axis == "rows" or self.arrangement.grid_split == "columns":
             return made
         if self.arrangement.grid_split == "rows":
@@ -200,66 +156,6 @@ class _Candidate:
         return cached_in_cluster(
             self._halved(bare, made), lambda mapping: self._remapped(bare, mapping), self.device
         )
-
-    def _on_chip(self, bare: ReductionSchedule) -> ReductionSchedule:
-        """Return the schedule with row cache, unrolling and prefetches."""
-        made = replace(bare, row_cache=self._row_cache(bare))
-        made = replace(made, unroll=choose_unroll(made, self.device))
-        made = replace(made, compiler_unrolled=choose_compiler_unrolled(made, self.device))
-        made = replace(made, portion_loads=choose_portion_loads(made, self.device))
-        made = replace(made, portion_values=choose_portion_values(made, self.device))
-        made = self._with_next_row(made)
-        made = replace(made, to_l2=choose_to_l2(made, self.device))
-        made = replace(made, async_cached=choose_async_cached(made, self.device))
-        crowded = choose_not_hoisted(made, self.device)
-        # The passes over a row that is one vector of a thread read shared memory once: 258
-        # instructions for it, and 275 if each does, in a LayerNorm's backward on an H200.
-        is_one = made.steps == 1 and made.has_whole_steps
-        invariant = self._row_invariant_smem(made, crowded)
-        cache = made.row_cache.sharing(invariant, from_registers=not is_one)
-        made = replace(made, row_cache=cache)
-        not_hoisted = [k for k in crowded if k not in made.row_invariant_smem]
-        made = replace(made, not_hoisted=(*not_hoisted, *cache.loaded_in_last_pass))
-        # Required launch bounds are no hint, which is dropped if a compiler spills for it.
-        if cache.loaded_in_last_pass and not made.mapping.blocks_per_sm:
-            threads = made.block_threads
-            hint = resident_blocks(self.device, threads, CROWDED_ROW_REGISTERS, shared_bytes(made))
-            made = replace(made, min_blocks_hint=hint)
-        made = replace(made, meets_at_once=self._meets_at_once(made))
-        return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
-
-    def _with_next_row(self, schedule: ReductionSchedule) -> ReductionSchedule:
-        """Return the schedule with the next row prefetched: to registers if these have room, else
-        to shared memory. Rows of one vector a thread go to shared memory anyway: that is less code,
-        where others compute while it waits. RMSNorm's backward takes 57.1 us with 4,096 columns on
-        an H200, and 58.0 through registers; with two vectors each, of 5,120 columns, 72.0 and 70.5.
-        """
-        ahead = replace(schedule, prefetched=choose_ahead(schedule, self.device))
-        if ahead.prefetched and schedule.steps > 1:
-            return ahead
-        found = with_async_prefetch(schedule, self.device)
-        return found if found.async_prefetched else ahead
-
-    def _meets_at_once(self, schedule: ReductionSchedule) -> bool:
-        """True if shared memory has room to combine several column reductions at once."""
-        several = sum(total.is_of_columns for total in schedule.grid_reductions) > 1
-        if not several or schedule.rows_per_block == 1 or self.device.threads_are_serial:
-            return False
-        blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
-        needed = shared_bytes(replace(schedule, meets_at_once=True))
-        return needed <= shared_bytes_of_block(self.device, blocks_per_sm)
-
-    def _row_invariant_smem(self, schedule: ReductionSchedule, crowded: Sequence[int]) -> list[int]:
-        """Return row-invariant accesses that shared memory has room for, in place of registers."""
-        found: list[int] = []
-        blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
-        room = shared_bytes_of_block(self.device, blocks_per_sm) - shared_bytes(schedule)
-        for k in crowded:
-            needed = access_smem_bytes(schedule.accesses[k], schedule.lanes, schedule.block_vectors)
-            if needed <= room:
-                found.append(k)
-                room -= needed
-        return found
 
     def _mapping(
         self, pulled: PulledRows, lanes: Lanes, cluster: int = 1, clusters: int = 0
@@ -337,7 +233,7 @@ class _Candidate:
         """Return a schedule of one row at a time, if that can cache more values."""
         mapping = replace(bare.mapping, rows_per_block=1, blocks=bare.rows)
         single = replace(bare, mapping=mapping, unroll=made.unroll, paired=made.paired)
-        single = replace(single, row_cache=self._row_cache(single))
+        single = replace(single, row_cache=row_cache_of(single, self.device))
         more, fewer = single.row_cache.values_in_smem, made.row_cache.values_in_smem
         return single if len(more) > len(fewer) else made
 
@@ -363,89 +259,13 @@ class _Candidate:
             return self._mapping(pulled, lanes, cluster, clusters)
 
         def scheduled(mapping: ThreadMapping) -> ReductionSchedule:
-            return self._on_chip(self._mapped(pulled, lanes, mapping))
+            return on_chip(self._mapped(pulled, lanes, mapping), self.device)
 
         tiled = tiled_in_cluster(made, mapping_of, scheduled, self.device)
         return summed_in_cluster(tiled, mapping_of, scheduled, self.device)
 
     def _remapped(self, bare: ReductionSchedule, mapping: ThreadMapping) -> ReductionSchedule:
-        return self._on_chip(replace(bare, mapping=mapping))
-
-    def _row_cache(self, schedule: ReductionSchedule) -> RowCache:
-        """Choose the row cache: none if a row takes one pass, or has too many columns."""
-        if schedule.grid_split == "columns":
-            return RowCache()
-        if self.axis == "rows" and not schedule.is_outer_shared:
-            count = passes_that_read(schedule.accesses, schedule.passes)
-            return RowCache(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
-        wide = [t for t in schedule.grid_reductions if t.is_of_columns]
-        accumulators = sum(t.accumulator_bytes // WORD for t in wide) * schedule.steps
-        if schedule.is_outer_shared:
-            accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.row_reductions)
-        if self.device.threads_are_serial:
-            room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
-            room //= schedule.rows_per_block
-            found = choose_values_in_smem(schedule.graph, schedule.lanes, schedule.passes, room)
-            return replace(self._cached_accesses(schedule, accumulators), values_in_smem=found)
-        cache = self._cached_accesses(schedule, accumulators)
-        return self._with_register_values(schedule, cache, accumulators)
-
-    def _cached_accesses(self, schedule: ReductionSchedule, accumulators: int) -> RowCache:
-        """Choose the accesses to cache."""
-        has_block = schedule.rows_per_block == 1 or schedule.is_outer_shared
-        moving = filter(schedule.moves, range(len(schedule.accesses)))
-        # Rows first: row-invariant data is in near caches anyway.
-        columns = sorted(moving, key=schedule.is_of_all_rows)
-        return choose_row_cache(
-            schedule.accesses,
-            columns,
-            [k for k in columns if self._is_near(schedule, k)],
-            schedule.passes,
-            schedule.lanes,
-            BlockBudget(
-                vectors=schedule.block_vectors,
-                steps=schedule.steps,
-                is_one_row=not schedule.is_outer_shared,
-                accumulators=accumulators * schedule.lanes.vector,
-                threads=schedule.block_threads,
-                blocks_per_sm=max(schedule.mapping.blocks_per_sm, 1),
-                shared_in_use=exchange_bytes(schedule) if has_block else None,
-            ),
-            self.device,
-        )
-
-    def _is_near(self, schedule: ReductionSchedule, access: int) -> bool:
-        """True if an access is in the L2 cache because other rows read it (modulation, a weight). A
-        modulated LayerNorm of 57,344 rows takes 80.0 us on an H200 with four of these in registers
-        from the first pass on, and 74.6 where the last one loads them.
-        """
-        if self.device.threads_are_serial or self.arrangement.grid_split != "none":
-            return False
-        touched = sum(map(_touched_bytes, schedule.accesses[access].loads))
-        wanted = (
-            schedule.rows * schedule.columns * schedule.accesses[access].loads[0].dtype.itemsize
-        )
-        return _RARELY_NEW * touched <= min(wanted, self.device.l2_bytes)
-
-    def _with_register_values(
-        self, schedule: ReductionSchedule, cache: RowCache, accumulators: int
-    ) -> RowCache:
-        """Return the cache with values in registers, where rows are there."""
-        wide = self.axis == "rows" or not cache.registers or schedule.stages == 0
-        if wide or len(schedule.passes) < 2:
-            return cache
-        loads = {load for k in cache.registers for load in schedule.accesses[k].loads}
-        words = sum(load.dtype.itemsize for load in loads) // WORD + accumulators // schedule.steps
-        blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
-        every = registers_of_thread(self.device, schedule.block_threads, blocks_per_sm)
-        every = min(VALUE_CACHE_REGISTERS, every)
-        lanes = schedule.lanes.vector * schedule.steps
-        room = (every - WORKING_REGISTERS) // lanes - words
-        found = choose_values_in_registers(
-            schedule.lanes, schedule.graph, schedule.passes, loads, room
-        )
-        in_place = tuple(value for value, is_in_place in found.items() if is_in_place)
-        return replace(cache, values_in_registers=tuple(found), in_place=in_place)
+        return on_chip(replace(bare, mapping=mapping), self.device)
 
     @property
     def _owns_columns(self) -> bool:
@@ -530,23 +350,6 @@ class _Candidate:
             lanes,
             tuple(self._stores(found.stores, lanes, vectorized=True)),
         )
-
-
-def _can_pair(schedule: ReductionSchedule) -> bool:
-    """True if lanes can be in paired order: nothing depends on which column a lane is."""
-    if schedule.lane_axis == "rows" or schedule.inside or schedule.has_cached_rows:
-        return False
-    if any(r.position is not None for r in schedule.reductions):
-        return False
-    return can_pair(schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes)
-
-
-def _touched_bytes(load: Load) -> float:
-    """Return bytes of memory between the first and the last element that a load may read."""
-    lo, hi = load.address.lo, load.address.hi
-    if load.positions or lo is None or hi is None:
-        return math.inf
-    return (hi - lo + 1) * load.dtype.itemsize
 
 
 def _bytes_of_rows(load: Load) -> int:
