@@ -12,9 +12,10 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.templates.reduction.accumulations import RowReduction
 from thunder_fuser.templates.reduction.host_tiles import HOST_PARTS
 from thunder_fuser.templates.reduction.pipelining import bytes_under_way
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowReduction
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.thread_mapping import takes_small_blocks
 
 _JUMP = 128

@@ -20,15 +20,15 @@ from thunder_fuser.lower.scalar_graph import Condition, Value, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
+from thunder_fuser.templates.reduction.accumulations import (
+    BLOCK_OF_ROWS,
+    GridReduction,
+    RowReduction,
+)
 from thunder_fuser.templates.reduction.lower_accumulators import T
 from thunder_fuser.templates.reduction.lower_grid import WORKSPACE, EpilogueLowering
 from thunder_fuser.templates.reduction.lower_values import RowLowering
-from thunder_fuser.templates.reduction.schedule import (
-    BLOCK_OF_ROWS,
-    GridReduction,
-    ReductionSchedule,
-    RowReduction,
-)
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.template import Lowered, Template

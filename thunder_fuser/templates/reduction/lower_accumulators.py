@@ -17,7 +17,8 @@ from thunder_fuser.kernel_ir import LoopKind
 from thunder_fuser.lower import values
 from thunder_fuser.lower.lanes_to_ir import V, lane_loop
 from thunder_fuser.lower.scalar_graph import Compute, Value
-from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule
+from thunder_fuser.templates.reduction.accumulations import Accumulation
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns
 
 SMEM, G, T, TILE, TURN = (ir.Var(name) for name in ("smem", "g", "t", "tile", "turn"))

@@ -20,17 +20,14 @@ from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.lanes_to_ir import ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import Folded, Value, forms
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
+from thunder_fuser.templates.reduction.accumulations import GridEpilogue, GridReduction
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE
 from thunder_fuser.templates.reduction.lower_parts import (
     each_step,
     place_of_part,
     vectors_of_part,
 )
-from thunder_fuser.templates.reduction.schedule import (
-    GridEpilogue,
-    GridReduction,
-    ReductionSchedule,
-)
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import parts_offset
 
 WORKSPACE = "workspace"

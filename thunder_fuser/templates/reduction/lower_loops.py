@@ -15,10 +15,11 @@ from thunder_fuser.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, equal, less
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
+from thunder_fuser.templates.reduction.accumulations import BLOCK_OF_ROWS
 from thunder_fuser.templates.reduction.lower_accumulators import TILE, G, T
 from thunder_fuser.templates.reduction.lower_parts import PART, SPAN
 from thunder_fuser.templates.reduction.pipelining import default_unroll
-from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
 
 _AT, _BEGIN, _BLOCK, _BOUND = (Var(name) for name in ("at", "begin", "block", "bound"))

@@ -15,8 +15,9 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.kernel_ir import LoopKind, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K, V, lane_loop
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
+from thunder_fuser.templates.reduction.accumulations import GridReduction
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE, G, T
-from thunder_fuser.templates.reduction.schedule import GridReduction, ReductionSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import (
     meeting_offset,
     owned_points,

@@ -45,6 +45,13 @@ from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, a
 from thunder_fuser.lower.scalar_graph import Load, Value
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
+from thunder_fuser.templates.reduction.accumulations import (
+    GridEpilogue,
+    GridReduction,
+    RowReduction,
+    is_summed_in_parts,
+    portions_together,
+)
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.choose_cluster import (
     cached_in_cluster,
@@ -58,14 +65,7 @@ from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
     RowCache,
 )
-from thunder_fuser.templates.reduction.schedule import (
-    GridEpilogue,
-    GridReduction,
-    ReductionSchedule,
-    RowReduction,
-    is_summed_in_parts,
-    portions_together,
-)
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.stages import stages_of, store_passes, words_of_stages
 from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,

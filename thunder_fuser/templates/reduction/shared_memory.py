@@ -11,13 +11,10 @@ from collections.abc import Sequence
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.lower.scalar_graph import Value
+from thunder_fuser.templates.reduction.accumulations import Accumulation, GridReduction
 from thunder_fuser.templates.reduction.cached_values import value_smem_bytes
 from thunder_fuser.templates.reduction.row_cache import access_smem_bytes
-from thunder_fuser.templates.reduction.schedule import (
-    Accumulation,
-    GridReduction,
-    ReductionSchedule,
-)
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 
 def shared_bytes(schedule: ReductionSchedule) -> int:
