@@ -27,7 +27,7 @@ from thunder_fuser.templates.reduction.accumulations import (
 )
 from thunder_fuser.templates.reduction.lower_accumulators import T
 from thunder_fuser.templates.reduction.lower_grid import WORKSPACE, EpilogueLowering
-from thunder_fuser.templates.reduction.lower_values import RowLowering
+from thunder_fuser.templates.reduction.lower_prologues import PrologueLowering
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
@@ -62,7 +62,7 @@ def _last_vector(schedule: ReductionSchedule) -> int:
     return max(vectors, shares) + step
 
 
-class ReductionLowering(RowLowering):
+class ReductionLowering(PrologueLowering):
     """Lowers the body of one reduction kernel."""
 
     def body(self) -> list[ir.Stmt]:
