@@ -187,3 +187,24 @@ def test_a_diagonal_without_elements(dtype: torch.dtype) -> None:
         found = jit(lambda a: torch.log1p(torch.diagonal(a, 2)) * 2)(torch.ones(2, 2).to(dtype))
     assert found.shape == (0,)
     assert found.dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        lambda x, m: x - m,
+        lambda x, m: 1 - m,
+        lambda x, m: m - 2.5,
+        lambda x, m: x - True,
+        lambda x, m: m.sub(1),
+        lambda x, m: torch.subtract(x, m),
+        lambda x, m: torch.rsub(x, m),
+        lambda x, m: (x * 1).sub_(m),
+    ],
+    ids=["x - m", "1 - m", "m - 2.5", "x - True", "m.sub", "subtract", "rsub", "sub_"],
+)
+def test_bools_are_not_subtracted(difference: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x = torch.randn(4)
+    for call in (difference, jit(difference)):
+        with pytest.raises(RuntimeError, match="Subtraction, the `-` operator, with"):
+            call(x, x > 0)

@@ -87,9 +87,14 @@ _SECOND_NAMES = {
 def lookasides() -> dict[Function, Function]:
     """Return the replacements, by the function that they replace."""
     found: dict[Function, Function] = {}
+    for name, typed in _AS_IN_TORCH.items():
+        symbol = getattr(ltorch, name)
+        calls = [f for f, s in ltorch._torch_to_thunder_function_map.items() if s is symbol]
+        found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
+    second = {name: getattr(ltorch, other) for name, other in _SECOND_NAMES.items()}
     parts: Mapping[str, Function] = {
         **{name: partial(_cast, dtype) for name, dtype in _CASTS.items()},
-        **{name: getattr(ltorch, other) for name, other in _SECOND_NAMES.items()},
+        **{name: found.get(symbol, symbol) for name, symbol in second.items()},
         "new_zeros": partial(_new, 0),
         "new_ones": partial(_new, 1),
         "new_full": _new_full,
@@ -106,13 +111,12 @@ def lookasides() -> dict[Function, Function]:
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
-    for name, typed in _AS_IN_TORCH.items():
-        symbol = getattr(ltorch, name)
-        calls = [f for f, s in ltorch._torch_to_thunder_function_map.items() if s is symbol]
-        found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
     found[TensorProxy.__getitem__] = lambda x, key: ltorch.getitem(x, in_range(x, key))
     found[TensorProxy.__pow__] = found[ltorch.pow]
     found[TensorProxy.__ipow__] = found[ltorch.pow_]
+    found[TensorProxy.__sub__] = found[ltorch.sub]
+    found[TensorProxy.__rsub__] = lambda x, other: _difference(ltorch.sub, other, x)
+    found[TensorProxy.__isub__] = found[ltorch.sub_]
     # torch adds the number to the tensor, in either order of the operands.
     found[TensorProxy.__radd__] = ltorch.add
     found[TensorProxy.__rtruediv__] = _number_divided
@@ -242,6 +246,16 @@ def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
     return symbol(x, exponent)
 
 
+def _difference(symbol: Symbol, *operands: Any, **options: Any) -> TensorProxy:
+    """Raise RuntimeError for bools, as torch does; Thunder converts them to numbers."""
+    if any(_is_bool(x) or type(x) is bool for x in operands):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor or number is not supported. To "
+            "invert a mask, use `~` or torch.logical_not(); else convert it to numbers first"
+        )
+    return symbol(*operands, **options)
+
+
 def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> TensorProxy:
     """Convert the fill value of a bool tensor to bool."""
     return symbol(x, mask, bool(value) if _is_bool(x) and type(value) in (int, float) else value)
@@ -309,6 +323,8 @@ def _is_bool(x: Any) -> bool:
 _AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "pow": _pow,
     "pow_": _pow,
+    "sub": _difference,
+    "sub_": _difference,
     "masked_fill": _masked_fill,
     "masked_fill_": _masked_fill,
     "logsumexp": _logsumexp,

@@ -8,6 +8,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.clang import maybe_convert_to_dtype
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import (
@@ -94,6 +95,8 @@ def _scaled(factor: float) -> Callable[[TensorProxy], TensorProxy]:
 
 def _rsub(x: TensorProxy, other: Any, *, alpha: Any = 1) -> TensorProxy:
     floats(x)
+    if dtypes.is_boolean_dtype(dtypes.to_dtype(other)):
+        raise Unusual  # torch raises the error
     return ltorch.sub(other, x, alpha=alpha)
 
 
