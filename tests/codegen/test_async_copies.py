@@ -28,7 +28,7 @@ from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.estimate import estimate_segment
 from thunder_fuser.templates.lower import lower
-from thunder_fuser.templates.reduction import scheduler
+from thunder_fuser.templates.reduction import on_chip
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import prefetch_smem_offset, shared_bytes
 from thunder_fuser.time_model.estimate import estimate_kernel
@@ -58,7 +58,7 @@ def scheduled(
 @pytest.fixture
 def by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """No row stays in registers ahead."""
-    monkeypatch.setattr(scheduler, "choose_ahead", lambda *_: ())
+    monkeypatch.setattr(on_chip, "choose_ahead", lambda *_: ())
 
 
 @pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
@@ -212,7 +212,7 @@ def test_the_same_bits_as_with_rows_in_registers(monkeypatch: pytest.MonkeyPatch
         device = replace(THIRSTY, clusters=())
         before = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)(inputs)
         with monkeypatch.context() as patch:
-            patch.setattr(scheduler, "choose_ahead", lambda *_: ())
+            patch.setattr(on_chip, "choose_ahead", lambda *_: ())
             run = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)
             (source,) = {k.kernel.source for k in generate_kernels(run.plan, device).values()}
             assert "copies.copy<" in source

@@ -58,7 +58,8 @@ def test_gradients_are_as_good_as_in_eager(
         errors, reference = distances(ours, exact), distances(eager, exact)
         assert errors[0] <= torch.finfo(dtype).eps + reference[0]
         names = [name for name, _ in block.named_parameters()]
-        far = (errors > 2 * reference)[1:].tolist()
+        # A sum may be right to the last bit by luck.
+        far = (errors > 2 * reference + torch.finfo(torch.float32).eps / 2)[1:].tolist()
         assert not any(far), (
             step,
             [name for name, is_far in zip(names, far, strict=True) if is_far],
