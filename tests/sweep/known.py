@@ -47,13 +47,6 @@ _NORMS = r"(layer_norm|group_norm|instance_norm)( affine)? \(row\)"
 
 KNOWN = (
     Known(
-        r"(bce logits none|bce weight) \(2\)",
-        ("inf", "value"),
-        (torch.float32, torch.float64),
-        "a product and the difference from it are rounded once, not each, where they cancel all "
-        "but each other's rounding, or overflow in between: what is left of either is rounding",
-    ),
-    Known(
         r"prod \(row\)",
         ("nan", "inf", "zero"),
         (torch.float32, torch.float64, torch.bfloat16, *COMPLEX),

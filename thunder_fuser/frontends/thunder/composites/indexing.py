@@ -27,7 +27,10 @@ def in_range(x: Any, key: Any) -> Any:
     """
     entries = list(key) if isinstance(key, tuple) else [key]
     indexed = _dimensions(x, entries)
-    if not any(isinstance(entries[k], TensorProxy) for k in indexed):
+    tensors = [entries[k] for k in indexed if isinstance(entries[k], TensorProxy)]
+    if tensors and not any(index.ndim for index in tensors):
+        return key  # a number, which selects a view
+    if not tensors:
         for k, dim in indexed.items():
             _check(entries[k], dim, x.shape[dim])
         return key

@@ -102,10 +102,10 @@ class FusionOnDTensors:
             joined = next((plain[v] for v in expr.inputs if v in plain), None)
             meets = not on_mesh.isdisjoint(expr.inputs)
             if meets and joined is not None:
+                call = f"{expr.origin.symbol or expr.op} joins it with a DTensor"
                 raise FuserTypeError(
                     f"{self.name}: input {joined} is a plain tensor "
-                    f"{list(inputs[joined].shape)}, and "
-                    f"{expr.op} joins it with a DTensor{line_of(expr.origin)}; {MAKE_IT_ONE}"
+                    f"{list(inputs[joined].shape)}, and {call}{line_of(expr.origin)}; {MAKE_IT_ONE}"
                 )
             if meets:
                 on_mesh.add(expr.output)
