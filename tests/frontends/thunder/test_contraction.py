@@ -95,6 +95,23 @@ def test_one_call_may_be_contracted() -> None:
     assert "mul_rn" not in kernel.source
 
 
+@pytest.mark.parametrize("name", ["difference of squares", "powers", "sum", "view", "few"])
+def test_each_call_is_rounded_where_gradients_are_wanted(name: str) -> None:
+    torch.manual_seed(1)
+    x, y = (3 * torch.randn(1000, requires_grad=True) for _ in range(2))
+    ours, eager = compared(PROGRAMS[name], x.detach().requires_grad_(), y.detach().requires_grad_())
+    assert torch.equal(ours, eager)
+
+
+def test_parts_of_a_call_may_be_contracted() -> None:
+    """A layer norm's weight and bias, also where its grad transform records the parts."""
+    compiled = thunder.jit(F.layer_norm, executors=[thunder_fuser.executor])
+    x, w, b = (torch.randn(*sizes, requires_grad=True) for sizes in ((8, 64), (64,), (64,)))
+    compiled(x, (64,), w, b)
+    (kernel,) = thunder_fuser.fusions(compiled)[0].kernels
+    assert "mul_rn" not in kernel.source
+
+
 def test_fast_precision_contracts() -> None:
     def source(**options: str) -> str:
         with thunder_fuser.options(**options):  # type: ignore[arg-type]

@@ -66,6 +66,8 @@ class Recorded:
         self._channels_last: set[str] = set()
         self._leaders: dict[str, LiesAs | InFormatOf] = {}
         for bsym in traces[0].bound_symbols:
+            # Not of calls that a grad transform records anew: those are parts of the user's.
+            self._results.update(p.name for p in bsym.flat_proxy_outs)
             self._note_call(bsym)
             if bsym.source_filename is not None:
                 line = Line(bsym.source_filename, bsym.source_positions)
@@ -105,7 +107,6 @@ class Recorded:
         results = [p.name for p in bsym.flat_proxy_outs]
         if bsym.sym is norms.BATCH_NORM:
             results = results[:1]
-        self._results.update(results)
         self._new.update(results if _gives_new_memory(bsym) else ())
         if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
@@ -144,7 +145,8 @@ class Recorded:
 
     def is_result(self, name: str) -> bool:
         """True if a value is the result of a call of the user's."""
-        return self.first_name(name) in self._results
+        name = self.first_name(name)
+        return self._same.get(name, name) in self._results
 
     def owns(self, name: str) -> bool:
         """True if a value is the result of a call of the user's that returns new memory."""
