@@ -112,8 +112,9 @@ WRONG_PAIRS = [(0, COLUMNS), (1, -COLUMNS - 1), (-ROWS - 1, COLUMNS), (ROWS, -1)
 @pytest.mark.parametrize(("row", "column"), WRONG_PAIRS)
 def test_each_of_two_indices_is_in_its_own_range(row: int, column: int) -> None:
     """Both are one index of the flattened dimensions, which may be in range."""
-    with pytest.raises(FuserIndexError):
-        jit(lambda i, k, w: w[i, k] * 2)(torch.tensor([row]), torch.tensor([column]), table())
+    for i, k in (([row], [column]), (row, column)):
+        with pytest.raises(FuserIndexError):
+            jit(lambda i, k, w: w[i, k] * 2)(torch.tensor(i), torch.tensor(k), table())
 
 
 def test_a_composite_has_the_line_of_its_call() -> None:

@@ -132,3 +132,11 @@ def test_a_number_is_rounded_to_16_bits_where_torchs_kernels_do(
     compiled = thunder.jit(program, executors=[thunder_fuser.executor])
     for found, expected in zip(compiled(x), program(x), strict=True):
         assert torch.equal(found, expected)
+
+
+def test_numbers_are_rounded_whatever_the_default_device_is() -> None:
+    compiled = thunder.jit(lambda x: (x < 0.7) * (x % 0.7), executors=[thunder_fuser.executor])
+    x = torch.tensor([0.7, 0.3, 2.1], dtype=torch.bfloat16)
+    with torch.device("meta"):
+        found = compiled(x)
+    assert torch.equal(found, (x < 0.7) * (x % 0.7))

@@ -40,7 +40,7 @@ from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
-from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.claims.operands import is_static, rounded_number
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
 
@@ -307,7 +307,7 @@ def _in_dtype_of(number: Any, x: Any) -> Any:
     if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
         return number
     if type(number) is float:
-        return torch.tensor(number, dtype=dtypes.to_torch_dtype(x.dtype)).item()
+        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
     if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
         return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
     return number

@@ -37,14 +37,11 @@ class Loaded:
 
     def launched_on(self, device: int, stream: int) -> None:
         """Record that kernels are launched on `stream`, torch's current stream of `device`."""
-        place = (device, stream)
-        if place in self._streams:
-            return
         # The identifier of an external stream is its address. Its owner may destroy it at any time
         # and the driver does not check handles; torch's own streams and the default stream 0 stay.
         if stream and torch._C._cuda_getCurrentStream(device)[0] == stream:
             self.is_kept = True
-        self._streams.add(place)
+        self._streams.add((device, stream))
 
     def is_finished(self) -> bool:
         """True if all launches have finished; False if they may not have, or a stream is captured.

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
@@ -21,6 +20,7 @@ from thunder_fuser.frontends.thunder.claims.operands import (
     NARROW_INTEGERS,
     as_operand,
     data_type,
+    rounded_number,
 )
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
@@ -139,9 +139,7 @@ def _compare(op: str, builder: FusionBuilder, *operands: Any) -> Val:
     halves = {x.dtype for x in operands if isinstance(x, TensorView) and x.dtype in _HALVES}
     if len(halves) == 1:
         dtype = halves.pop().torch
-        operands = tuple(
-            torch.tensor(x, dtype=dtype).item() if type(x) is float else x for x in operands
-        )
+        operands = tuple(rounded_number(x, dtype) if type(x) is float else x for x in operands)
     return builder.pointwise(op, *operands)
 
 

@@ -28,7 +28,7 @@ def in_range(x: Any, key: Any) -> Any:
     entries = list(key) if isinstance(key, tuple) else [key]
     indexed = _dimensions(x, entries)
     tensors = [entries[k] for k in indexed if isinstance(entries[k], TensorProxy)]
-    if tensors and not any(index.ndim for index in tensors):
+    if len(indexed) == len(tensors) == 1 and not tensors[0].ndim:
         return key  # a number, which selects a view
     if not tensors:
         for k, dim in indexed.items():
