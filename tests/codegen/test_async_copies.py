@@ -28,8 +28,8 @@ from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.estimate import estimate_segment
 from thunder_fuser.templates.lower import lower
-from thunder_fuser.templates.reduction import on_chip
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction import pipelining
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowPipeline
 from thunder_fuser.templates.reduction.shared_memory import prefetch_smem_offset, shared_bytes
 from thunder_fuser.time_model.estimate import estimate_kernel
 
@@ -58,7 +58,7 @@ def scheduled(
 @pytest.fixture
 def by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """No row stays in registers ahead."""
-    monkeypatch.setattr(on_chip, "choose_ahead", lambda *_: ())
+    monkeypatch.setattr(pipelining, "choose_ahead", lambda *_: ())
 
 
 @pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
@@ -68,10 +68,10 @@ def test_rows_that_leave_registers_no_room_for_the_next(
 ) -> None:
     (found,) = scheduled(name, rows, columns, dtype, device)
     wide = {k for k, a in enumerate(found.accesses) if a.loads[0].tensor.numel == rows * columns}
-    assert set(found.async_prefetched) == wide
-    assert set(found.prefetched) > wide
+    assert set(found.pipeline.copied) == wide
+    assert set(found.pipeline.prefetched) > wide
     # Each has places of its own, behind all else, and a multiprocessor room for them.
-    offsets = [prefetch_smem_offset(found, k) for k in found.async_prefetched]
+    offsets = [prefetch_smem_offset(found, k) for k in found.pipeline.copied]
     size = columns * dtype.itemsize // found.mapping.column_tiles
     assert [b - a for a, b in itertools.pairwise(offsets)] == [size]
     assert shared_bytes(found) == offsets[-1] + size
@@ -79,7 +79,7 @@ def test_rows_that_leave_registers_no_room_for_the_next(
     assert "next row by asynchronous copies" in str(found)
     plan = partition(PROGRAMS[name].definition(rows, columns, dtype).fusion, device=device)
     (segment,) = (s for s in plan.segments if s.kernels)
-    bare = replace(found, async_prefetched=(), prefetched=(), to_l2=())
+    bare = replace(found, pipeline=RowPipeline())
     ahead, waiting = (
         estimate_kernel(lower(s, segment.body.updates, segment.body.definitions), device)
         for s in (found, bare)
@@ -94,8 +94,8 @@ def test_devices_without_them_or_without_need(device: DeviceInfo) -> None:
     assert device.copies_async == (device.arch != "sm_75")
     for name, rows, columns, dtype in LONG:
         for found in scheduled(name, rows, columns, dtype, device):
-            assert not found.async_prefetched or device.arch in ("sm_90", "sm_100")
-            assert set(found.async_prefetched) <= set(found.prefetched)
+            assert not found.pipeline.copied or device.arch in ("sm_90", "sm_100")
+            assert set(found.pipeline.copied) <= set(found.pipeline.prefetched)
 
 
 def test_what_is_in_flight_decides() -> None:
@@ -103,7 +103,7 @@ def test_what_is_in_flight_decides() -> None:
     device = replace(A100, bytes_in_flight_per_sm=64 << 10)
     for each, is_copied in ((A100, False), (device, True)):
         (found,) = scheduled("layer_norm_backward", 8192, 8192, Float, each)
-        assert bool(found.async_prefetched) == is_copied
+        assert bool(found.pipeline.copied) == is_copied
 
 
 SIZES = [(40, 512), (70, 1000), (17, 2000), (61, 264), (9, 4099), (33, 5120), (21, 8192)]
@@ -126,7 +126,7 @@ def test_numbers(dtype: DataType) -> None:
         run = executable(CompiledFusion(fusion), inputs, batch, CPU)
         for segment in run.plan.segments:
             made = schedule_segment(segment, THIRSTY) if segment.kernels else None
-            if isinstance(made, ReductionSchedule) and made.async_prefetched:
+            if isinstance(made, ReductionSchedule) and made.pipeline.copied:
                 copied += 1
                 uneven += not made.has_whole_steps
                 several += made.rows_per_block > 1
@@ -144,7 +144,7 @@ def long_rows(name: str, rows: int, columns: int, dtype: DataType, device: Devic
     row comes to shared memory by asynchronous copies.
     """
     (found,) = scheduled(name, rows, columns, dtype, device)
-    assert found.async_cached
+    assert found.pipeline.copied_whole
     assert not found.has_steps
 
 
@@ -192,7 +192,7 @@ def test_rows_of_groups() -> None:
         (segment,) = (s for s in run.plan.segments if s.kernels)
         made = schedule_segment(segment, THIRSTY)
         assert isinstance(made, ReductionSchedule)
-        assert made.async_prefetched
+        assert made.pipeline.copied
         assert made.mapping.row_groups == sizes[0]
         planned.append((made.mapping.walks_portions, given, run))
     assert any(walks for walks, _, _ in planned)
@@ -212,7 +212,7 @@ def test_the_same_bits_as_with_rows_in_registers(monkeypatch: pytest.MonkeyPatch
         device = replace(THIRSTY, clusters=())
         before = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)(inputs)
         with monkeypatch.context() as patch:
-            patch.setattr(on_chip, "choose_ahead", lambda *_: ())
+            patch.setattr(pipelining, "choose_ahead", lambda *_: ())
             run = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)
             (source,) = {k.kernel.source for k in generate_kernels(run.plan, device).values()}
             assert "copies.copy<" in source
@@ -240,7 +240,7 @@ def test_machine_code(
     assert cubin.resources[kernel.name].spill_store_bytes == 0
     code = sass.disassemble(cubin.image)[kernel.name]
     copies = [opcode for opcode in code.opcodes if opcode.startswith("LDGSTS")]
-    assert len(copies) == 2 * found.steps * len(found.async_prefetched)
+    assert len(copies) == 2 * found.steps * len(found.pipeline.copied)
     assert all("128" in opcode and "BYPASS" in opcode for opcode in copies)
 
 
@@ -253,7 +253,7 @@ def test_what_the_kernel_says() -> None:
     kernel = lower(made, segment.body.updates)
     source = generate(kernel).kernel.source
     (declared,) = (s for s in kernel.body if isinstance(s, AsyncCopies))
-    assert declared.most == made.steps * len(made.async_prefetched)
+    assert declared.most == made.steps * len(made.pipeline.copied)
     loop = source[source.index("for (int first") :]
     places = [loop.index(text) for text in ("copies.wait();", "tf::load<4>", "if (r != next)")]
     assert places == sorted(places)

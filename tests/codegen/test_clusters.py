@@ -62,8 +62,8 @@ def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
         for segment in run.plan.segments:
             made = schedule_segment(segment, device) if segment.kernels else None
             if isinstance(made, ReductionSchedule):
-                seen["rows"] += made.mapping.shares_rows and not made.grid_reductions
-                seen["tiles"] += made.mapping.shares_rows and bool(made.grid_reductions)
+                seen["rows"] += made.mapping.shares_rows and not made.reductions.of_grid
+                seen["tiles"] += made.mapping.shares_rows and bool(made.reductions.of_grid)
                 seen["totals"] += made.mapping.meets_in_clusters
         planned.append((name, inputs, run))
     expected = ("rows", "tiles") if device is CROWDED else ("totals",)
@@ -115,9 +115,9 @@ def test_totals_have_registers_wherever_they_are_beside_rows(
         fusion = PROGRAMS[name].definition(rows, columns, dtype).fusion
         for segment in partition(fusion, device=device).segments:
             made = schedule_segment(segment, device) if segment.kernels else None
-            if isinstance(made, ReductionSchedule) and made.row_reductions:
+            if isinstance(made, ReductionSchedule) and made.reductions.of_rows:
                 assert not made.has_crowded_totals, name
-                totals += bool(made.grid_reductions)
+                totals += bool(made.reductions.of_grid)
     assert totals
 
 

@@ -54,24 +54,24 @@ class Mode(Generic[S]):
 
 def computes(schedule: ReductionSchedule) -> bool:
     """Whether something is left to compute from what all blocks have reduced."""
-    return any(isinstance(node, Compute) for node in schedule.epilogues[0].graph)
+    return any(isinstance(node, Compute) for node in schedule.reductions.epilogues[0].graph)
 
 
 REDUCTIONS: tuple[Mode[ReductionSchedule], ...] = (
     Mode("persistent_registers", lambda: rms_norm(128, 16384),
         lambda s: bool(s.row_cache.registers) and s.rows_per_block == 1),
     Mode("persistent_in_two_blocks", lambda: rms_norm(512, 16384),
-        lambda s: s.mapping.blocks_per_sm == 2 and not s.grid_reductions),
+        lambda s: s.mapping.blocks_per_sm == 2 and not s.reductions.of_grid),
     Mode("persistent_shared_memory", lambda: rms_norm(128, 65536),
         lambda s: bool(s.row_cache.shared) and s.mapping.cluster == 1),
     Mode("persistent_in_clusters", lambda: rms_norm(512, 262144),
         lambda s: bool(s.row_cache.shared) and s.mapping.shares_rows),
     Mode("column_tiles_of_clusters", lambda: norm_backward(1024, 32768),
-        lambda s: s.mapping.shares_rows and s.grid_reductions[0].is_of_columns),
+        lambda s: s.mapping.shares_rows and s.reductions.of_grid[0].is_of_columns),
     Mode("rows_by_asynchronous_copies", lambda: norm_backward(4096, 10240),
-        lambda s: bool(s.async_prefetched) and s.mapping.cluster == 1),
+        lambda s: bool(s.pipeline.copied) and s.mapping.cluster == 1),
     Mode("totals_of_clusters", lambda: norm_backward(1024, 8192),
-        lambda s: s.mapping.meets_in_clusters and bool(s.row_reductions)),
+        lambda s: s.mapping.meets_in_clusters and bool(s.reductions.of_rows)),
     Mode("reread", lambda: rms_norm(512, 1 << 21),
         lambda s: not s.row_cache.registers and not s.row_cache.shared),
     Mode("rows_per_block", lambda: rms_norm(8192, 64), lambda s: s.rows_per_block > 1),
@@ -85,10 +85,10 @@ REDUCTIONS: tuple[Mode[ReductionSchedule], ...] = (
     Mode("grid_with_epilogue", lambda: norm_of_all(1 << 24),
         lambda s: s.grid_split == "columns" and computes(s)),
     Mode("column_accumulators", lambda: sum_over([0], 4096, 1024),
-        lambda s: s.grid_split == "rows" and s.grid_reductions[0].is_of_columns),
+        lambda s: s.grid_split == "rows" and s.reductions.of_grid[0].is_of_columns),
     Mode("rows_and_column_accumulators", lambda: norm_backward(4096, 1024),
-        lambda s: bool(s.row_reductions and s.element_stores)
-        and s.grid_reductions[0].is_of_columns),
+        lambda s: bool(s.reductions.of_rows and s.writes.elements)
+        and s.reductions.of_grid[0].is_of_columns),
     Mode("accumulators_of_groups", lambda: grouped(600, 64, 1024, DataType.Float),
         lambda s: s.mapping.walks_portions),
 )  # fmt: skip

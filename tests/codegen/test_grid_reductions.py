@@ -93,7 +93,7 @@ def test_totals_of_numbers_and_positions_beside_scalars(
     given = [x.to(device), 2.0, 1 - 3j]
     run = executable(CompiledFusion(fd.fusion), given, batch_for(device, schedule), device)
     scheduled = [schedule_segment(s, H200) for s in run.plan.segments if s.kernels]
-    assert any(isinstance(s, ReductionSchedule) and s.grid_reductions for s in scheduled)
+    assert any(isinstance(s, ReductionSchedule) and s.reductions.of_grid for s in scheduled)
     found = [t.cpu() for t in run(given)]
     wanted = ((2 * x).sum(0), x.argmax(0), x.argmin(), x.sum(0) * (1 - 3j))
     for ours, exact in zip(found, wanted, strict=True):
@@ -144,10 +144,10 @@ def test_each_byte_moves_once_and_parts_are_few(reduction: Reduction) -> None:
     made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
     limit = 0.04 if "norm" in reduction.name else 0.02 if "gelu" in reduction.name else 0.01
-    assert made.workspace_bytes <= limit * plan.bytes_ideal
+    assert made.reductions.workspace_bytes <= limit * plan.bytes_ideal
     assert (
         made.blocks <= H200.sm_count * max(made.mapping.blocks_per_sm, 1)
-        or not made.grid_reductions
+        or not made.reductions.of_grid
     )
 
 
@@ -319,7 +319,11 @@ def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
     made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
     streamed = [a for a in made.accesses if not a.is_uniform and a.loads[0].tensor.sizes[0] > 1]
-    each = sum(a.loads[0].dtype.itemsize for a in streamed) * made.lanes.vector * made.unroll[-1]
+    each = (
+        sum(a.loads[0].dtype.itemsize for a in streamed)
+        * made.lanes.vector
+        * made.unrolling.factors[-1]
+    )
     resident = made.block_threads * made.mapping.blocks_per_sm
     assert each * resident >= 32 * 1024
     registers = full_cubin(H200).resources[full_kernel(reduction.name, H200).name].registers
@@ -348,7 +352,7 @@ def test_long_columns_need_no_second_accumulators(name: str) -> None:
         assert isinstance(made, ReductionSchedule)
         assert made.mapping.walks_portions
         assert not made.is_summed_in_parts
-        assert 2 * made.workspace_bytes <= 0.03 * plan.bytes_ideal
+        assert 2 * made.reductions.workspace_bytes <= 0.03 * plan.bytes_ideal
         (generated,) = generate_kernels(plan, device).values()
         kernel = generated.kernel
         resources = compile_cubin([kernel], device.arch).resources[kernel.name]

@@ -27,8 +27,8 @@ from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host import build as host_build
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
-from thunder_fuser.templates.reduction.pipelining import default_unroll
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.unrolling import default_unroll
 
 Float, BFloat16, Double = DataType.Float, DataType.BFloat16, DataType.Double
 INF, NAN = float("inf"), float("nan")
@@ -208,7 +208,7 @@ def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:
     for name in NAMES:
         (made,) = row_schedules(norm(name).definition(64, 131072, BFloat16).plan(), ALONE)
         for number, roots in enumerate(made.passes):
-            unroll = made.unroll[number]
+            unroll = made.unrolling.factors[number]
             if made.is_compiler_unrolled(number):
                 unroll = default_unroll(made, number)
             wanted = reachable(roots)
@@ -251,7 +251,7 @@ def test_blocks_share_the_few_rows_of_a_loss(device: torch.device, schedule: str
     run = executable(CompiledFusion(fusion), given, batch_for(device, schedule), device)
     for info in (H200, CPU):
         (made,) = row_schedules(run.plan, info)
-        assert (made.grid_split, [f.op for f in made.grid_reductions]) == (
+        assert (made.grid_split, [f.op for f in made.reductions.of_grid]) == (
             "columns",
             ["max", "sum_exp"],
         )
@@ -313,7 +313,7 @@ def test_batch_norm_reads_its_input_twice_but_in_clusters() -> None:
     assert last.bytes <= 1.5 * last.bytes_ideal + 16 * FULL[1]
     (made,) = row_schedules(last)
     assert (made.stages, times_read(made)) == (1, 1)
-    assert made.workspace_bytes <= 0.01 * last.bytes_ideal
+    assert made.reductions.workspace_bytes <= 0.01 * last.bytes_ideal
 
 
 def test_rows_that_are_held_keep_their_two_folds() -> None:
@@ -322,9 +322,9 @@ def test_rows_that_are_held_keep_their_two_folds() -> None:
             x = fd.define_tensor([64, columns], True, BFloat16)
             fd.add_output(fd.ops.sub(x, fd.ops.var_mean(x, [1], 1, True)[0]))
         (made,) = row_schedules(fd.plan(), ALONE)
-        assert [f.op for f in made.reductions] == ops
+        assert [f.op for f in made.reductions.all] == ops
         (made,) = row_schedules(fd.plan())
-        assert [f.op for f in made.reductions] == ["sum", "sum"]
+        assert [f.op for f in made.reductions.all] == ["sum", "sum"]
         # A core's cache holds either.
         (host,) = row_schedules(fd.plan(), CPU)
         assert [f.op for f in host.reductions] == ["sum", "sum"]

@@ -70,7 +70,7 @@ def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
         made = schedule_segment(segment, info) if info else None
         # What is on its way from one portion to the next.
         if isinstance(made, ReductionSchedule) and made.has_portions_ahead:
-            copied.append(bool(made.async_prefetched))
+            copied.append(bool(made.pipeline.copied))
     assert info is None or any(copied) == info.copies_async
     assert info is None or len(copied) > 2
     for given, run in planned:
@@ -94,7 +94,7 @@ def test_random_groups_equal_float64(info: DeviceInfo | None, first: int) -> Non
                 schedule = schedule_segment(segment, THREE)
                 if isinstance(schedule, ReductionSchedule):
                     walks += schedule.mapping.walks_portions
-                    modulated += bool(schedule.portion_loads)
+                    modulated += bool(schedule.portion.loads)
     for made, given, run in planned:
         made.check(run(given), made.updated(given))
     assert walks > 1
@@ -194,7 +194,7 @@ def test_values_of_a_portion_are_computed_before_its_rows() -> None:
     (segment,) = plan.segments
     schedule = schedule_segment(segment, H200)
     assert isinstance(schedule, ReductionSchedule)
-    (kept,) = schedule.portion_values
+    (kept,) = schedule.portion.values
     assert isinstance(kept, Compute)
     (kernel,) = generate_kernels(plan, H200).values()
     before, rows = kernel.kernel.source.split("for (int first")

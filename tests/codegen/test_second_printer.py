@@ -175,7 +175,7 @@ def test_rows_that_asynchronous_copies_bring(
     (segment,) = plan.segments
     found = schedule_segment(segment, device)
     assert isinstance(found, ReductionSchedule)
-    assert found.async_prefetched
+    assert found.pipeline.copied
     check(fusion, device, tmp_path, plan)
 
 
@@ -206,7 +206,7 @@ def test_those_programs_have_what_they_are_to_show() -> None:
     found = schedule_segment(plan.segments[0], H200)
     assert isinstance(found, ReductionSchedule)
     assert found.row_invariant_smem
-    assert found.prefetched
+    assert found.pipeline.prefetched
     assert found.rows_per_block > 1
 
 

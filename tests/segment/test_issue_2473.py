@@ -45,9 +45,9 @@ def test_one_kernel_moves_what_must_move() -> None:
     # three of them at most, and end within 2 % of an even share.
     mapping = schedule.mapping
     assert (mapping.row_groups, mapping.portions, mapping.partials) == (56, 392, 132)
-    assert plan.bytes + 2 * schedule.workspace_bytes <= 1.03 * plan.bytes_ideal
+    assert plan.bytes + 2 * schedule.reductions.workspace_bytes <= 1.03 * plan.bytes_ideal
     told = estimated(plan, H200)
-    assert told.workspace_bytes == 2 * schedule.workspace_bytes
+    assert told.workspace_bytes == 2 * schedule.reductions.workspace_bytes
     assert f"{told.workspace_bytes:,} B through workspaces" in told.listing(times=True)
 
 
@@ -63,13 +63,16 @@ def test_blocks_walk_over_batches(batch: int, device: DeviceInfo) -> None:
     assert isinstance(schedule, ReductionSchedule)
     mapping = schedule.mapping
     assert mapping.walks_portions >= (batch > device.sm_count)
-    parts = 2 * schedule.workspace_bytes / int(plan.bytes_ideal)
+    parts = 2 * schedule.reductions.workspace_bytes / int(plan.bytes_ideal)
     if batch == 8:
         # All blocks work on rows of all batches, and each leaves its part of four sums once: with
         # as few blocks as write 3 % an H200 takes 2.3 times as long (time model), an A100 1.8.
         # Blocks of a cluster leave one together.
         assert mapping.partials == mapping.portions
-        assert schedule.workspace_bytes == 4 * 4 * FULL[2] * mapping.partials // mapping.cluster
+        assert (
+            schedule.reductions.workspace_bytes
+            == 4 * 4 * FULL[2] * mapping.partials // mapping.cluster
+        )
         assert parts <= (0.03 if device.clusters and device.sm_count < 148 else 0.11)
     else:
         assert parts <= 0.03
@@ -92,7 +95,7 @@ def test_sums_over_all_batches_are_left_with_several_portions(device: DeviceInfo
     assert not schedule.is_summed_in_parts
     # All portions count: with those of the first time alone it would be faster than a copy.
     assert estimate_segment(segment, device).copy_fraction < 1
-    parts = {total.at: total.parts for total in schedule.grid_reductions}
+    parts = {total.at: total.parts for total in schedule.reductions.of_grid}
     spans = [
         range(k, mapping.portions, together * mapping.partials) for k in range(mapping.partials)
     ]

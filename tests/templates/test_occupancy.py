@@ -57,7 +57,7 @@ def misfits(schedule: ReductionSchedule, device: DeviceInfo) -> list[str]:
     cluster = schedule.mapping.cluster
     if cluster > 1 and cluster not in dict(device.clusters):
         found.append(f"the device has no clusters of {cluster}")
-    if schedule.grid_reductions and schedule.blocks > resident * device.sms_of_clusters(cluster):
+    if schedule.reductions.of_grid and schedule.blocks > resident * device.sms_of_clusters(cluster):
         of = f" in clusters of {cluster}" if cluster > 1 else ""
         found.append(
             f"{schedule.blocks} blocks{of} wait for each other, {resident} a multiprocessor"
@@ -72,7 +72,7 @@ def check(share: int) -> None:
             if segment.kind == "reduction":
                 schedule = schedule_segment(segment, device)
                 assert isinstance(schedule, ReductionSchedule)
-                waiting += bool(schedule.grid_reductions)
+                waiting += bool(schedule.reductions.of_grid)
                 walking += schedule.mapping.walks_portions
                 clusters += schedule.mapping.cluster > 1
                 wrong += [f"{what} on {device.name}: {m}" for m in misfits(schedule, device)]

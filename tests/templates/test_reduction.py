@@ -175,7 +175,7 @@ def test_gradients_of_wide_norms_are_one_kernel_of_clusters(
     assert plan.kernels == 1
     assert plan.bytes == plan.bytes_ideal
     (found,) = row_schedules(plan)
-    words = len([t for t in found.grid_reductions if t.is_of_columns])
+    words = len([t for t in found.reductions.of_grid if t.is_of_columns])
     if words * columns > BLOCK_ACCUMULATORS:
         assert before.kernels == 2
         assert before.bytes > 1.3 * plan.bytes
@@ -200,8 +200,8 @@ def test_blocks_of_clusters_add_up_totals_where_parts_are_many(
     plan = program.definition(rows, 4096, BFloat16).plan()
     (found,), (apart,) = row_schedules(plan), row_schedules(plan, replace(H200, clusters=()))
     assert found.mapping.cluster == cluster
-    assert found.workspace_bytes * cluster <= apart.workspace_bytes
-    assert 2 * found.workspace_bytes < share * int(plan.bytes)
+    assert found.reductions.workspace_bytes * cluster <= apart.reductions.workspace_bytes
+    assert 2 * found.reductions.workspace_bytes < share * int(plan.bytes)
 
 
 def test_statistics_over_rows_and_over_columns_go_through_memory_and_say_why() -> None:
@@ -242,7 +242,7 @@ def test_several_reductions_of_one_input_share_its_kernel() -> None:
     assert plan.bytes == plan.bytes_ideal
     (found,) = row_schedules(plan)
     assert found.stages == 2
-    assert [f.stage for f in found.row_reductions].count(1) == 1
+    assert [f.stage for f in found.reductions.of_rows].count(1) == 1
 
 
 def test_a_transposed_reader_is_a_pointwise_kernel_of_the_stored_reduction() -> None:
@@ -314,12 +314,12 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
                 assert found.blocks * found.rows_per_block >= lanes.vectors
             if not device.threads_are_serial and found.threads > 1:
                 assert found.block_threads % WARP == 0
-            if found.grid_reductions and not device.threads_are_serial:
+            if found.reductions.of_grid and not device.threads_are_serial:
                 together = mapping.blocks_per_sm * device.sm_count
                 assert found.blocks <= together
                 assert mapping.blocks_per_sm * found.block_threads <= device.threads_per_sm
             assert not (found.row_cache.registers and found.is_folded_in_parts)
-            stages = {f.tensor: f.stage for f in found.row_reductions}
+            stages = {f.tensor: f.stage for f in found.reductions.of_rows}
             assert sorted(set(stages.values())) == list(range(found.stages if stages else 0))
             seen |= {
                 found.lane_axis,
@@ -465,7 +465,8 @@ def test_lanes_of_totals_are_neighbours_of_other_threads_lanes(
     owning = [
         segment
         for segment in plan.segments
-        if segment.kernels and any(t.is_of_columns for t in schedule(segment, H200).grid_reductions)
+        if segment.kernels
+        and any(t.is_of_columns for t in schedule(segment, H200).reductions.of_grid)
     ]
     assert owning
     for segment in owning:
@@ -483,7 +484,7 @@ def test_the_next_row_is_under_way_whatever_divides_it(columns: int, dtype: Data
     plan = program.definition(8192, columns, dtype).plan()
     (found,) = row_schedules(plan)
     rows = [a for a in found.accesses if a.loads[0].tensor.numel == 8192 * columns]
-    assert {found.accesses[k] for k in found.prefetched}.issuperset(rows)
+    assert {found.accesses[k] for k in found.pipeline.prefetched}.issuperset(rows)
     (segment,) = (s for s in plan.segments if s.kernels)
     assert estimate_segment(segment, H200).copy_fraction > 0.45
 
@@ -494,7 +495,9 @@ def test_threads_with_columns_of_their_own_have_many_rows_under_way(rows: int) -
     plan = program.definition(rows, 262144, Float).plan()
     (found,) = row_schedules(plan)
     assert found.lane_axis == "rows"
-    under_way = found.unroll[0] * found.lanes.vector * Float.itemsize * found.lanes.vectors
+    under_way = (
+        found.unrolling.factors[0] * found.lanes.vector * Float.itemsize * found.lanes.vectors
+    )
     assert under_way / H200.sm_count > 0.7 * H200.bytes_in_flight_per_sm
     (segment,) = (s for s in plan.segments if s.kernels)
     assert estimate_segment(segment, H200).copy_fraction > 0.8
@@ -510,8 +513,8 @@ def test_a_weight_that_shared_memory_has_room_for_is_loaded_once_a_block(columns
     (found,) = row_schedules(program.definition(8192, columns, BFloat16).plan())[:1]
     weights = [found.accesses[k].loads[0].tensor.sizes for k in found.row_invariant_smem]
     assert weights == [(1, columns)]
-    assert not found.not_hoisted
-    assert found.prefetched
+    assert not found.row_cache.not_hoisted
+    assert found.pipeline.prefetched
     for number in range(len(found.passes)):
         assert found.loads_in_pass(number).isdisjoint(found.row_invariant_smem)
 
@@ -525,8 +528,10 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
     device = replace(device, clusters=())
     plan = partition(program.definition(1000, 16384, DataType.Double).fusion, device=device)
-    (found,) = [s for s in row_schedules(plan, device) if s.row_reductions and s.grid_reductions]
-    weights = [found.accesses[k].loads[0].tensor for k in found.not_hoisted]
+    (found,) = [
+        s for s in row_schedules(plan, device) if s.reductions.of_rows and s.reductions.of_grid
+    ]
+    weights = [found.accesses[k].loads[0].tensor for k in found.row_cache.not_hoisted]
     assert [t.sizes for t in weights] == [(1, 16384)]
     kernels = [g.kernel for g in generate_kernels(plan, device).values()]
     assert sum("tf::opaque_zero()" in k.source for k in kernels) == 1
@@ -534,7 +539,7 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     assert all(r.spill_store_bytes <= 8 for r in made)
     # One vector of each row has room.
     plan = program.definition(*program.full, BFloat16).plan()
-    assert [s.not_hoisted for s in row_schedules(plan, device)] == [()]
+    assert [s.row_cache.not_hoisted for s in row_schedules(plan, device)] == [()]
 
 
 @pytest.mark.nvrtc
@@ -555,9 +560,11 @@ def test_half_as_many_threads_have_registers_for_portions_of_many_rows(
     """
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
     plan = partition(program.definition(rows, columns, dtype).fusion, device=device)
-    found = [s for s in row_schedules(plan, device) if s.row_reductions and s.grid_reductions]
+    found = [
+        s for s in row_schedules(plan, device) if s.reductions.of_rows and s.reductions.of_grid
+    ]
     assert [s.block_threads for s in found] == [512]
-    assert all(s.mapping.walks_portions and s.prefetched for s in found)
+    assert all(s.mapping.walks_portions and s.pipeline.prefetched for s in found)
     made = [
         compile_cubin([g.kernel], device.arch).resources[g.kernel.name]
         for g in generate_kernels(plan, device).values()

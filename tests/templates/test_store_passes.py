@@ -62,7 +62,7 @@ def test_a_gradient_is_computed_once_and_stored_as_it_is_folded() -> None:
     device = replace(H200, grid_barrier_seconds=4e-6)
     found = scheduled(fusion, device)
     assert found.is_outer_shared
-    assert found.store_passes == (0,)
+    assert found.writes.passes == (0,)
     assert found.passes[-1] == ()
     assert not found.row_cache.reread
     (generated,) = generate_kernels(CompiledFusion(fusion).plan(), device).values()
@@ -71,7 +71,7 @@ def test_a_gradient_is_computed_once_and_stored_as_it_is_folded() -> None:
 
 def test_a_result_that_waits_for_a_fold_is_stored_behind_it() -> None:
     found = scheduled(residual_norm(256, 4096, in_place=False), H200)
-    assert found.store_passes == (0, 1)
+    assert found.writes.passes == (0, 1)
     assert [len(found.stores_in_pass(n)) for n in range(2)] == [1, 1]
 
 
@@ -84,7 +84,7 @@ def test_what_takes_the_place_of_an_input_waits_until_all_passes_have_read_that(
     h, x = segment.outputs[0], segment.inputs[0]
     found = schedule_reduction(replace(segment.body, updates={h: x}), device)
     assert isinstance(found, ReductionSchedule)
-    assert found.store_passes == (1, 1)
+    assert found.writes.passes == (1, 1)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)

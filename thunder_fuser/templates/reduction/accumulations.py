@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -103,7 +103,7 @@ class RowReduction(Accumulation):
 
 @dataclass(frozen=True, slots=True)
 class GridReduction(Accumulation):
-    """A reduction across all blocks.
+    """A reduction across all blocks; a thread mapping decides on all but `at` (`in_workspace`).
 
     at      place of the results: each column (of all rows, or of a row group), each row, or one
     points  results; for columns, as many as threads may own
@@ -113,14 +113,37 @@ class GridReduction(Accumulation):
     """
 
     at: Point
-    points: int
-    parts: int
-    offset: int
-    bytes: int
+    points: int = 0
+    parts: int = 0
+    offset: int = 0
+    bytes: int = 0
 
     @property
     def is_of_columns(self) -> bool:
         return self.at in ("column", "group")
+
+
+def in_workspace(
+    totals: Iterable[GridReduction], lanes: Lanes, mapping: ThreadMapping, rows: int
+) -> tuple[GridReduction, ...]:
+    """Return grid reductions with their partial results one after the other in the workspace."""
+    totals = list(totals)
+    ops = [total.op for total in totals]
+    in_parts = is_summed_in_parts(ops, mapping, rows)
+    portions = portions_together(ops, mapping, rows)
+    columns = mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles
+    found: list[GridReduction] = []
+    offset = 0
+    for total in totals:
+        owned = columns * lanes.vector if total.is_of_columns else total.tensor.numel
+        points = 1 if total.at == "one" else owned
+        # A block of one thread accumulates in the workspace, with partial accumulators there, too.
+        copies = 2 if mapping.is_alone and in_parts and total.is_of_columns else 1
+        parts = mapping.parts(1 if total.at == "group" else portions)
+        size = -(-copies * parts * points * total.accumulator_bytes // 64) * 64
+        found.append(replace(total, points=points, parts=parts, offset=offset, bytes=size))
+        offset += size
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +156,36 @@ class GridEpilogue:
     accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """Reductions of a kernel; a reduction's number is its place in `all`, or in `of_grid`.
+
+    of_rows    reductions over the columns
+    of_grid    reductions across all blocks
+    epilogues  what reads `of_grid`, after the grid barrier
+    """
+
+    of_rows: tuple[RowReduction, ...]
+    of_grid: tuple[GridReduction, ...]
+    epilogues: tuple[GridEpilogue, ...]
+
+    @property
+    def all(self) -> tuple[RowReduction | GridReduction, ...]:
+        return (*self.of_rows, *self.of_grid)
+
+    @property
+    def stages(self) -> int:
+        """Passes over a row that reduce it, at least one."""
+        return 1 + max((fold.stage for fold in self.of_rows), default=0)
+
+    @property
+    def column_words(self) -> int:
+        """32-bit words of a column's accumulators."""
+        return sum(t.accumulator_bytes // WORD for t in self.of_grid if t.is_of_columns)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Global memory for partial results; each byte is written once and read once."""
+        return sum(total.bytes for total in self.of_grid)

@@ -38,7 +38,7 @@ def cached_in_cluster(
     is_alone = made.threads > MAX_THREADS // 2 and made.rows > device.sm_count
     reads_again = bool(made.row_cache.reread)
     # Rows that are not written can be reduced in one pass, which caches nothing.
-    if not made.element_stores or not (reads_again or (is_alone and made.has_cached_rows)):
+    if not made.writes.elements or not (reads_again or (is_alone and made.has_cached_rows)):
         return made
     vectors, rows = made.lanes.vectors, made.rows
     for blocks_per_sm in (2, 1) if reads_again else (2,):
@@ -71,7 +71,7 @@ def tiled_in_cluster(
     # A block with several rows has none that is long.
     reads_again = made.rows_per_block == 1 and bool(made.row_cache.reread)
     is_needed = reads_again or made.has_crowded_totals
-    if not made.row_reductions or not (is_needed or _waits_for_rows(made)):
+    if not made.reductions.of_rows or not (is_needed or _waits_for_rows(made)):
         return made
     smallest: ReductionSchedule | None = None
     reading_again: ReductionSchedule | None = None
@@ -84,7 +84,7 @@ def tiled_in_cluster(
             continue
         if found.row_cache.reread:
             reading_again = reading_again or found
-        elif found.prefetched:
+        elif found.pipeline.prefetched:
             return found
         else:
             smallest = smallest or found
@@ -108,10 +108,10 @@ def summed_in_cluster(
     idle.
     """
     mapping = made.mapping
-    columns = all(t.is_of_columns for t in made.grid_reductions)
+    columns = all(t.is_of_columns for t in made.reductions.of_grid)
     if mapping.cluster > 1 or mapping.column_tiles > 1 or mapping.walks_portions or not columns:
         return made
-    if 2 * made.workspace_bytes < device.load_seconds * device.bandwidth:
+    if 2 * made.reductions.workspace_bytes < device.load_seconds * device.bandwidth:
         return made
     for cluster, clusters in device.clusters:
         if _share_of_parts(made) <= _MOST_PARTS:
@@ -122,9 +122,11 @@ def summed_in_cluster(
         if isinstance(other, Refusal) or not can_meet(other, cluster):
             continue
         found = scheduled(replace(other, cluster=cluster))
-        has_room = exchange_bytes(found) <= device.shared_bytes_per_block
+        has_room = (
+            exchange_bytes(found, at_once=found.meets_at_once) <= device.shared_bytes_per_block
+        )
         is_like = found.row_cache.reread == made.row_cache.reread
-        if has_room and is_like and len(found.prefetched) == len(made.prefetched):
+        if has_room and is_like and len(found.pipeline.prefetched) == len(made.pipeline.prefetched):
             made = found
     return made
 
@@ -134,6 +136,6 @@ def _share_of_parts(schedule: ReductionSchedule) -> float:
     read = [k for k in range(len(schedule.accesses)) if schedule.moves(k)]
     read = [k for k in read if not schedule.is_of_all_rows(k)]
     sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in read]
-    sizes += [store.tensor.dtype.itemsize for store in schedule.element_stores]
+    sizes += [store.tensor.dtype.itemsize for store in schedule.writes.elements]
     rows = schedule.rows * schedule.columns * sum(sizes)
-    return 2 * schedule.workspace_bytes / max(rows, 1)
+    return 2 * schedule.reductions.workspace_bytes / max(rows, 1)

@@ -13,10 +13,11 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.templates.reduction.accumulations import RowReduction
-from thunder_fuser.templates.reduction.host_tiles import HOST_PARTS
+from thunder_fuser.templates.reduction.gpu_mapping import takes_small_blocks
+from thunder_fuser.templates.reduction.host_mapping import HOST_PARTS
+from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.pipelining import bytes_under_way
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.thread_mapping import takes_small_blocks
 
 _JUMP = 128
 """Fewest bytes that an access costs where a core jumps from row to row: nothing is prefetched."""
@@ -39,18 +40,54 @@ _IDLE = 1.25
 
 
 def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
-    """Estimate the time: bytes moved over the bandwidth that the threads can use, or the latency of
-    one thread's loads of a row, if that is longer.
+    """Estimate the time of a kernel on a device."""
+    estimate = _host_seconds if device.threads_are_serial else _gpu_seconds
+    barrier = device.grid_barrier_seconds if schedule.reductions.of_grid else 0.0
+    return estimate(schedule, device) + barrier
+
+
+def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
+    """True if it takes longer than moving each byte once, which fewer stages may repair."""
+    each = sum(dtype.itemsize for _, _, dtype in _accesses(schedule))
+    least = _vectors(schedule) * schedule.lanes.vector * each / device.bandwidth
+    return schedule.stages > 1 and seconds(schedule, device) > least
+
+
+# ---- a host
+
+
+def _host_seconds(mapped: MappedRows, device: DeviceInfo) -> float:
+    """Bytes moved over the bandwidth that the cores reach together. Re-reads hit the cache, and a
+    core prefetches by itself.
     """
-    moved = _vectors(schedule) * sum(_bytes_per_vector(schedule, device))
-    moved += 2 * schedule.workspace_bytes
-    time = moved / (device.bandwidth * _share_of(schedule, device))
+    least = _JUMP if mapped.lane_axis == "rows" else 0
+    vectors = (
+        max(_bytes_of_vector(mapped, address, dtype, device), least)
+        for _, address, dtype in _accesses(mapped)
+    )
+    # As many blocks as there could be cores: results must not depend on how many there are.
+    share = min(1.0, mapped.blocks / HOST_PARTS)
+    return _moved(mapped, sum(vectors)) / (device.bandwidth * share)
+
+
+# ---- a GPU
+
+
+def _gpu_seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
+    """Bytes moved over the bandwidth that the threads can use, or the latency of one thread's loads
+    of a row, if that is longer.
+    """
+    vectors = (
+        _times_read(schedule, access, device) * _bytes_of_vector(schedule, address, dtype, device)
+        for access, address, dtype in _accesses(schedule)
+    )
+    time = _moved(schedule, sum(vectors)) / (device.bandwidth * _busy_share(schedule, device))
     time = max(time, _waiting(schedule, device))
     if _keeps_in_vain(schedule, device):
         time *= _IDLE
-    if not device.threads_are_serial and any(map(_has_moments, schedule.row_reductions)):
+    if any(map(_has_moments, schedule.reductions.of_rows)):
         time *= _DEPENDENT
-    return time + (device.grid_barrier_seconds if schedule.grid_reductions else 0.0)
+    return time
 
 
 def _has_moments(fold: RowReduction) -> bool:
@@ -60,11 +97,11 @@ def _has_moments(fold: RowReduction) -> bool:
 
 def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     """Return the latency of a thread's part of a row, where steps are so many that a compiler
-    leaves them in a loop: loads of some are in flight together. A host's core prefetches by itself.
+    leaves them in a loop: loads of some are in flight together.
     """
-    if device.threads_are_serial or schedule.steps <= WRITTEN_OUT:
+    if schedule.steps <= WRITTEN_OUT:
         return 0.0
-    loading = (n for k, n in enumerate(schedule.unroll) if schedule.loads_in_pass(k))
+    loading = (n for k, n in enumerate(schedule.unrolling.factors) if schedule.loads_in_pass(k))
     return device.load_seconds * sum(-(-schedule.steps // max(n, 1)) for n in loading)
 
 
@@ -73,52 +110,17 @@ def _keeps_in_vain(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     reduces its row cache, and a multiprocessor has few such blocks. One pass has smaller ones.
     """
     vectors = schedule.lanes.vectors
-    if schedule.lane_axis == "rows" or schedule.element_stores or schedule.stages < 2:
+    if schedule.lane_axis == "rows" or schedule.writes.elements or schedule.stages < 2:
         return False
     return schedule.has_cached_rows and takes_small_blocks(schedule.rows, vectors, device)
 
 
-def _vectors(schedule: ReductionSchedule) -> float:
-    return max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
-
-
-def _bytes_per_vector(schedule: ReductionSchedule, device: DeviceInfo) -> Iterator[int]:
-    lanes = schedule.lanes
-    least = _JUMP if device.threads_are_serial and schedule.lane_axis == "rows" else 0
-    for address, dtype, times in _accesses(schedule, device):
-        # Lanes that are not contiguous move a sector each.
-        each = dtype.itemsize if lanes.are_neighbours(address) else device.sector_bytes
-        yield times * max(lanes.vector * each, least)
-
-
-def _accesses(
-    schedule: ReductionSchedule, device: DeviceInfo
-) -> Iterator[tuple[Form, DataType, int]]:
-    """Yield addresses that differ from vector to vector, their dtypes, and how often they are read
-    or written.
+def _times_read(schedule: ReductionSchedule, access: int | None, device: DeviceInfo) -> int:
+    """Return how often an access is read from memory; 1 for a store. Loads lane by lane pass
+    through the nearest cache so often that they take as long, if all multiprocessors have something
+    to load.
     """
-    found = [
-        (a.loads[0].address, a.loads[0].dtype, _reads(schedule, k, device))
-        for k, a in enumerate(schedule.accesses)
-    ]
-    found += [(store.address, store.tensor.dtype, 1) for store in schedule.element_stores]
-    for address, dtype, times in found:
-        if schedule.lane_axis == "rows" or _moves(address, schedule.lanes):
-            yield address, dtype, times
-
-
-def _moves(address: Form, lanes: Lanes) -> bool:
-    """True if vectors of a row read different elements; one element a row is not counted."""
-    whole = lanes(address)
-    return whole.depends_on(lanes.u) or whole.depends_on(lanes.v) or lanes.diverges([address])
-
-
-def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
-    """Return how often an access is read from memory; on a host re-reads hit the cache. Loads lane
-    by lane pass through the nearest cache so often that they take as long, if all multiprocessors
-    have something to load.
-    """
-    if device.threads_are_serial:
+    if access is None:
         return 1
     found = schedule.accesses[access]
     by_lane = found.gather and schedule.lanes.vector > 1 and not found.loads[0].positions
@@ -126,15 +128,13 @@ def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
     return schedule.row_cache.reads(access) * (_BY_LANE if by_lane and is_busy else 1)
 
 
-def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
-    """Return the share of the device that the kernel keeps busy: on a host, by its blocks."""
-    if device.threads_are_serial:
-        # As many as there could be: results must not depend on how many there are.
-        return min(1.0, schedule.blocks / HOST_PARTS)
+def _busy_share(schedule: ReductionSchedule, device: DeviceInfo) -> float:
+    """Return the share of the device's bandwidth that the kernel's threads can use."""
     share = device.share(schedule.blocks * schedule.block_threads)
-    if schedule.prefetched:
+    if schedule.pipeline.prefetched:
         # Fewer threads suffice with more bytes in flight; but they compute, too.
-        ahead = bytes_under_way(schedule) / device.bytes_in_flight_per_sm
+        under_way = bytes_under_way(schedule, schedule.pipeline.prefetched)
+        ahead = under_way / device.bytes_in_flight_per_sm
         most = min(ahead, schedule.blocks / device.sm_count, _AHEAD * share)
         share = max(share, min(1.0, most))
     if schedule.is_outer_shared:
@@ -143,8 +143,40 @@ def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     return share
 
 
-def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
-    """True if it takes longer than moving each byte once, which fewer stages may repair."""
-    each = sum(dtype.itemsize for _, dtype, _ in _accesses(schedule, device))
-    least = _vectors(schedule) * schedule.lanes.vector * each / device.bandwidth
-    return schedule.stages > 1 and seconds(schedule, device) > least
+# ---- what is moved
+
+
+def _moved(mapped: MappedRows, bytes_of_vector: float) -> float:
+    """Return bytes of all vectors, and of partial results."""
+    return _vectors(mapped) * bytes_of_vector + 2 * mapped.reductions.workspace_bytes
+
+
+def _vectors(mapped: MappedRows) -> float:
+    return max(mapped.rows * mapped.columns, 1) / mapped.lanes.vector
+
+
+def _bytes_of_vector(mapped: MappedRows, address: Form, dtype: DataType, device: DeviceInfo) -> int:
+    """Return bytes that one vector of an access moves: lanes that are not contiguous move a sector
+    each.
+    """
+    is_contiguous = mapped.lanes.are_neighbours(address)
+    return mapped.lanes.vector * (dtype.itemsize if is_contiguous else device.sector_bytes)
+
+
+def _accesses(mapped: MappedRows) -> Iterator[tuple[int | None, Form, DataType]]:
+    """Yield what differs from vector to vector: the number of an access (None: a store), its
+    address and its dtype.
+    """
+    found: list[tuple[int | None, Form, DataType]] = [
+        (k, a.loads[0].address, a.loads[0].dtype) for k, a in enumerate(mapped.accesses)
+    ]
+    found += [(None, store.address, store.tensor.dtype) for store in mapped.writes.elements]
+    for access, address, dtype in found:
+        if mapped.lane_axis == "rows" or _moves(address, mapped.lanes):
+            yield access, address, dtype
+
+
+def _moves(address: Form, lanes: Lanes) -> bool:
+    """True if vectors of a row read different elements; one element a row is not counted."""
+    whole = lanes(address)
+    return whole.depends_on(lanes.u) or whole.depends_on(lanes.v) or lanes.diverges([address])

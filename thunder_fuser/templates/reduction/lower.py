@@ -38,10 +38,10 @@ def fits_int32(schedule: ReductionSchedule) -> bool:
     """True if every index of the kernel, and all steps towards it, fit into an Int32."""
     mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
     mentioned += [
-        schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)
+        schedule.lanes(s.address) for s in (*schedule.writes.elements, *schedule.writes.rows)
     ]
     points = max(schedule.rows, 1) * max(schedule.columns, 1)
-    epilogues = all(map(lower_grid.epilogue_fits_int32, schedule.epilogues))
+    epilogues = all(map(lower_grid.epilogue_fits_int32, schedule.reductions.epilogues))
     loops = max(_last_row(schedule), _last_vector(schedule)) < 2**31
     return epilogues and loops and points < 2**31 and all(fits(form) for form in mentioned)
 
@@ -58,7 +58,7 @@ def _last_vector(schedule: ReductionSchedule) -> int:
     mapping = schedule.mapping
     vectors = schedule.columns if schedule.lane_axis == "rows" else schedule.lanes.vectors
     shares = mapping.blocks_per_row * mapping.column_tiles * schedule.steps * schedule.threads
-    step = schedule.threads * max(schedule.longest_chain, *schedule.unroll)
+    step = schedule.threads * max(schedule.longest_chain, *schedule.unrolling.factors)
     return max(vectors, shares) + step
 
 
@@ -74,7 +74,7 @@ class ReductionLowering(PrologueLowering):
         found: list[ir.Stmt] = [ir.Shared("smem")] if shared_bytes(schedule) else []
         if schedule.mapping.shares_rows:
             found.append(ir.ClusterArrive())
-        if schedule.grid_reductions:
+        if schedule.reductions.of_grid:
             found += lower_grid.workspaces(schedule)
         if in_blocks:
             found += self._loops.over_blocks_of_rows(body)
@@ -90,10 +90,10 @@ class ReductionLowering(PrologueLowering):
         else:
             # Threads that share a row synchronise: those without a row of their own compute, too.
             found += [*self._loops.owned_rows(), *body]
-        if schedule.grid_reductions:
+        if schedule.reductions.of_grid:
             found.append(ir.GridBarrier(schedule.blocks))
         tiles = 0
-        for epilogue in schedule.epilogues:
+        for epilogue in schedule.reductions.epilogues:
             lowering = EpilogueLowering(schedule, epilogue, self._frame)
             found += lowering.body(tiles)
             tiles += lowering.tiles
@@ -109,12 +109,12 @@ class ReductionLowering(PrologueLowering):
         body += self._register_loads(row)
         body += [*self._row_section(None, row), *self._row_arrived()]
         for stage in range(schedule.stages):
-            folds = [f for f in schedule.row_reductions if f.stage == stage]
+            folds = [f for f in schedule.reductions.of_rows if f.stage == stage]
             if folds:
                 body += self._stage(folds, row)
             body += self._row_section(stage, row)
         if schedule.grid_split == "columns":
-            body += self._stage(schedule.grid_reductions, row)
+            body += self._stage(schedule.reductions.of_grid, row)
         return [*body, *self._stores(row)]
 
     def _columns_of_row(self, row: IndexArithmetic) -> list[ir.Stmt]:
@@ -122,7 +122,7 @@ class ReductionLowering(PrologueLowering):
         return [
             *self._of_next_block(row),
             *self._row_section(None, row),
-            *self._vector_stores((), row, range(len(self.schedule.grid_reductions))),
+            *self._vector_stores((), row, range(len(self.schedule.reductions.of_grid))),
         ]
 
     def _of_next_block(self, row: IndexArithmetic) -> list[ir.Stmt]:
@@ -156,7 +156,7 @@ class ReductionLowering(PrologueLowering):
         self, folds: Sequence[RowReduction | GridReduction], stores: Sequence[Store]
     ) -> ir.Comment:
         """Return the comment at the head of a pass."""
-        named = [f"{n}: {f.op}" for n, f in enumerate(self.schedule.reductions) if f in folds]
+        named = [f"{n}: {f.op}" for n, f in enumerate(self.schedule.reductions.all) if f in folds]
         named += [self._target(s).name for s in stores]
         tensors = [f.tensor for f in folds] + [s.tensor for s in stores]
         return self._frame.section(f"reduction {', '.join(named)}", *tensors)
@@ -179,7 +179,7 @@ class ReductionLowering(PrologueLowering):
         joined: list[ir.Stmt] = []
         after: list[ir.Stmt] = []
         of_rows: list[int] = []
-        for n, fold in enumerate(self.schedule.reductions):
+        for n, fold in enumerate(self.schedule.reductions.all):
             if fold not in folds:
                 continue
             lanes = self.schedule.lanes_of(fold)
@@ -249,8 +249,8 @@ class ReductionLowering(PrologueLowering):
     # ---- stores
 
     def _stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        wide, narrow = self.schedule.stores_in_pass(-1), self.schedule.row_stores
-        totals = enumerate(self.schedule.grid_reductions)
+        wide, narrow = self.schedule.stores_in_pass(-1), self.schedule.writes.rows
+        totals = enumerate(self.schedule.reductions.of_grid)
         sums = [n for n, total in totals if total.is_of_columns]
         found: list[ir.Stmt] = []
         if self.schedule.row_cache.loaded_in_last_pass:
@@ -271,7 +271,7 @@ class ReductionLowering(PrologueLowering):
 
     def _left_by_columns(self, wide: Sequence[Store], sums: Sequence[int]) -> ir.Comment:
         """Return the comment at the head of the last pass."""
-        totals = [self.schedule.grid_reductions[n] for n in sums]
+        totals = [self.schedule.reductions.of_grid[n] for n in sums]
         named = [self._target(s).name for s in wide]
         named += [f"{t.op} over rows" for t in totals]
         tensors = [s.tensor for s in wide] + [t.tensor for t in totals]
@@ -280,12 +280,12 @@ class ReductionLowering(PrologueLowering):
     def _row_stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Lower stores of one value a row, where lanes are columns: one thread does them."""
         found: list[ir.Stmt] = []
-        for store in self.schedule.row_stores:
+        for store in self.schedule.writes.rows:
             value = self._stored(store, self._copy)
             address = row.value(self.lanes(store.address), self._names)
             element = ir.Element(Var(self._target(store).name), address)
             found += [*row.taken(), ir.Assign(element, value)]
-        for n, total in enumerate(self.schedule.grid_reductions):
+        for n, total in enumerate(self.schedule.reductions.of_grid):
             if total.at == "one":
                 found.append(self._added(n))
         tests = (*lowered.is_first_thread(self.schedule), *self._loops.own_row)
@@ -301,7 +301,7 @@ class ReductionLowering(PrologueLowering):
         """Add the value at this point to an accumulator of a grid reduction, or to `each` of
         several vectors'.
         """
-        total, lanes = self.schedule.grid_reductions[n], self.lanes.vector
+        total, lanes = self.schedule.reductions.of_grid[n], self.lanes.vector
         place: ir.Expr = Var(f"{self._total_name}{n}")
         if each:
             place = ir.at(place, *EACH)
@@ -324,7 +324,7 @@ class ReductionLowering(PrologueLowering):
         """Lower the stores of one vector of columns (or of rows, with lanes of rows), and its terms
         of the grid reductions with the numbers `sums`.
         """
-        roots = [v for n in sums for v in self.schedule.grid_reductions[n].roots]
+        roots = [v for n in sums for v in self.schedule.reductions.of_grid[n].roots]
         return self._with_stores(stores, roots, self._summed_lanes(sums), row)
 
     def _with_stores(
@@ -383,7 +383,7 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
         shared_bytes(schedule),
         schedule.mapping.blocks_per_sm,
         tuple(_scratch(schedule)),
-        tuple(f.op for f in schedule.reductions),
+        tuple(f.op for f in schedule.reductions.all),
         schedule.mapping.cluster,
         schedule.min_blocks_hint,
     )
@@ -391,8 +391,8 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
 
 def _scratch(schedule: ReductionSchedule) -> Iterator[ir.Parameter]:
     """Yield the workspace of partial results."""
-    if schedule.grid_reductions:
-        parts = ir.Scratch(schedule.workspace_bytes)
+    if schedule.reductions.of_grid:
+        parts = ir.Scratch(schedule.reductions.workspace_bytes)
         yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)
 
 

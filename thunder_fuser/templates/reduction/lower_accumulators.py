@@ -18,7 +18,7 @@ from thunder_fuser.lower import values
 from thunder_fuser.lower.lanes_to_ir import V, lane_loop
 from thunder_fuser.lower.scalar_graph import Compute, Value
 from thunder_fuser.templates.reduction.accumulations import Accumulation
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns
 
 SMEM, G, T, TILE, TURN = (ir.Var(name) for name in ("smem", "g", "t", "tile", "turn"))
@@ -125,36 +125,36 @@ def joined(
     return for_lanes(put(place, fold, lanes, both), fold, lanes, kind)
 
 
-def combined(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+def combined(mapped: MappedRows, n: int) -> list[ir.Stmt]:
     """Combine the lanes' accumulators of the n-th reduction to a value of the row, in a fixed
     order.
     """
-    fold = schedule.row_reductions[n]
-    vector = schedule.lanes.vector
+    fold = mapped.reductions.of_rows[n]
+    vector = mapped.lanes.vector
     dtype = values.register_dtype(fold.tensor.dtype)
-    if schedule.lane_axis == "rows":
-        done = finished(get(ir.Var(f"a{n}"), fold, schedule.lanes_of(fold)), fold)
+    if mapped.lane_axis == "rows":
+        done = finished(get(ir.Var(f"a{n}"), fold, mapped.lanes_of(fold)), fold)
         each = ir.Assign(ir.Element(ir.Var(f"f{n}"), V), done)
         found = ir.Registers(f"f{n}", dtype, (vector,))
         loop = lane_loop(vector, (each,), LoopKind.VECTOR)
-        return [*_outer_block_reduce(schedule, n), found, loop]
-    before, value = reduced(schedule, n)
+        return [*_outer_block_reduce(mapped, n), found, loop]
+    before, value = reduced(mapped, n)
     return [*before, ir.Let(f"f{n}", dtype, finished(value, fold))]
 
 
-def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list[ir.Stmt]:
+def combined_together(mapped: MappedRows, folds: Sequence[int]) -> list[ir.Stmt]:
     """Combine the accumulators of all reductions of a stage: where several warps share a row, they
     exchange partial results of all of these at once.
     """
-    exchanged = schedule.lane_axis == "columns" and schedule.threads > WARP_SIZE
+    exchanged = mapped.lane_axis == "columns" and mapped.threads > WARP_SIZE
     if len(folds) < 2 or not exchanged:
-        return [s for n in folds for s in combined(schedule, n)]
+        return [s for n in folds for s in combined(mapped, n)]
     before: list[ir.Stmt] = []
     lets: list[ir.Let] = []
     after: list[ir.Stmt] = []
     for n in folds:
-        fold = schedule.row_reductions[n]
-        statements, value = reduced(schedule, n)
+        fold = mapped.reductions.of_rows[n]
+        statements, value = reduced(mapped, n)
         before += statements
         lets.append(ir.Let(f"m{n}", reducer(fold), value))
         dtype = values.register_dtype(fold.tensor.dtype)
@@ -162,21 +162,21 @@ def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list
     return [*before, ir.GroupedReduce(tuple(lets)), *after]
 
 
-def _outer_block_reduce(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+def _outer_block_reduce(mapped: MappedRows, n: int) -> list[ir.Stmt]:
     """Block reduction of an outer reduction with several threads per row."""
-    if not schedule.is_outer_shared:
+    if not mapped.is_outer_shared:
         return []
-    threads, rows = schedule.block_threads, schedule.rows_per_block
+    threads, owned = mapped.block_threads, mapped.rows_per_block
     # One warp exchanges nothing through shared memory.
-    slots = ir.add(SMEM, ir.Int(slot_offset(schedule, n))) if threads > WARP_SIZE else None
-    one = reducer(schedule.row_reductions[n])
-    return [ir.OuterBlockReduce(one, threads, rows, schedule.lanes.vector, f"a{n}", slots)]
+    slots = ir.add(SMEM, ir.Int(slot_offset(mapped, n))) if threads > WARP_SIZE else None
+    one = reducer(mapped.reductions.of_rows[n])
+    return [ir.OuterBlockReduce(one, threads, owned, mapped.lanes.vector, f"a{n}", slots)]
 
 
-def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr]:
+def reduced(mapped: MappedRows, n: int) -> tuple[list[ir.Stmt], ir.Expr]:
     """Return statements, and the combined accumulators of all lanes of all threads of a row."""
-    fold = schedule.reductions[n]
-    lanes, threads = schedule.lanes_of(fold), schedule.threads
+    fold = mapped.reductions.all[n]
+    lanes, threads = mapped.lanes_of(fold), mapped.threads
     place = ir.Var(f"a{n}")
     found: list[ir.Stmt] = []
     for half in _halves(lanes):
@@ -186,27 +186,27 @@ def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr
     if 1 < threads <= WARP_SIZE:
         value = ir.WarpReduce(reducer(fold), threads, value)
     elif threads > WARP_SIZE:
-        at = slot_offset(schedule, n)
-        over = reducer(fold), threads, value, _slots(schedule), at, T
-        if schedule.mapping.shares_rows:
-            return found, ir.BlockReduce(*over, blocks=schedule.mapping.cluster, rank=TILE)
-        value = ir.BlockReduce(*over, schedule.rows_per_block)
+        at = slot_offset(mapped, n)
+        over = reducer(fold), threads, value, _slots(mapped), at, T
+        if mapped.mapping.shares_rows:
+            return found, ir.BlockReduce(*over, blocks=mapped.mapping.cluster, rank=TILE)
+        value = ir.BlockReduce(*over, mapped.rows_per_block)
     return found, value
 
 
-def _slots(schedule: ReductionSchedule) -> ir.Expr:
+def _slots(mapped: MappedRows) -> ir.Expr:
     """Return the shared memory in which the warps of a row exchange partial results."""
     place: ir.Expr = SMEM
-    row, turns = row_slot_bytes(schedule), takes_turns(schedule)
-    if schedule.rows_per_block > 1:
+    row, turns = row_slot_bytes(mapped), takes_turns(mapped)
+    if mapped.rows_per_block > 1:
         place = ir.add(place, ir.times(G, ir.Int(row * (2 if turns else 1))))
     return ir.add(place, ir.times(TURN, ir.Int(row))) if turns else place
 
 
-def is_first_thread(schedule: ReductionSchedule) -> tuple[ir.Expr, ...]:
+def is_first_thread(mapped: MappedRows) -> tuple[ir.Expr, ...]:
     """Return the predicate of one of the threads that share a row, if several do."""
-    first = (ir.equal(T, 0),) if schedule.threads > 1 else ()
-    return (*first, ir.equal(TILE, 0)) if schedule.mapping.shares_rows else first
+    first = (ir.equal(T, 0),) if mapped.threads > 1 else ()
+    return (*first, ir.equal(TILE, 0)) if mapped.mapping.shares_rows else first
 
 
 def finished(accumulator: ir.Expr, fold: Accumulation) -> ir.Expr:

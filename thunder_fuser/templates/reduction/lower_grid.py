@@ -27,6 +27,7 @@ from thunder_fuser.templates.reduction.lower_parts import (
     place_of_part,
     vectors_of_part,
 )
+from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import parts_offset
 
@@ -38,12 +39,12 @@ _PARTS_AHEAD = 8
 """Partial results of one point that a thread has in flight at a time (reduce.cuh)."""
 
 
-def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> list[ir.Stmt]:
+def declared(mapped: MappedRows, name: str, totals: Sequence[int]) -> list[ir.Stmt]:
     """Declare the accumulators of some grid reductions and initialise them."""
     found: list[ir.Stmt] = []
-    lanes = schedule.lanes.vector
+    lanes = mapped.lanes.vector
     for n in totals:
-        total = schedule.grid_reductions[n]
+        total = mapped.reductions.of_grid[n]
         if not total.is_of_columns:
             one = lowered.reducer(total)
             start = ir.InitAccumulator(one, is_zero=True)
@@ -51,21 +52,21 @@ def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> l
             continue
         place = ir.Element(ir.Var(f"{name}{n}"), K)
         each = lowered.started(place, total, lanes, is_zero=True)
-        found += [_array(schedule, total, name, n), each_step(schedule, each)]
+        found += [_array(mapped, total, name, n), each_step(mapped, each)]
     return found
 
 
-def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int) -> ir.Stmt:
+def _array(mapped: MappedRows, total: GridReduction, name: str, n: int) -> ir.Stmt:
     """Declare column accumulators: registers, or the part of the workspace that they become."""
-    lanes, mapping = schedule.lanes.vector, schedule.mapping
+    lanes, mapping = mapped.lanes.vector, mapped.mapping
     if not mapping.is_alone:
-        return lowered.declared(f"{name}{n}", total, lanes, schedule.steps)
-    part: ir.Expr = ir.IntCast(place_of_part(schedule, n), DataType.Int)
+        return lowered.declared(f"{name}{n}", total, lanes, mapped.steps)
+    part: ir.Expr = ir.IntCast(place_of_part(mapped, n), DataType.Int)
     if name == "q":
         part = add(part, ir.Int(total.parts))
-    place = add(ir.Var(f"W{n}"), vectors_of_part(schedule, total, part))
+    place = add(ir.Var(f"W{n}"), vectors_of_part(mapped, total, part))
     if mapping.column_tiles > 1:
-        place = add(place, times(TILE, ir.Int(schedule.steps * (1 if total.is_struct else lanes))))
+        place = add(place, times(TILE, ir.Int(mapped.steps * (1 if total.is_struct else lanes))))
     row = None if total.is_struct else lanes
     return ir.LetPointer(f"{name}{n}", lowered.lanes_type(total, lanes), place, row)
 
@@ -81,28 +82,28 @@ def _place_of_column(schedule: ReductionSchedule, column: ir.Expr) -> ir.Expr:
     return add(ir.Binary("-", column, lane), place)
 
 
-def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
+def joined(mapped: MappedRows) -> list[ir.Stmt]:
     """Combine the accumulators of a part of the rows with those of the rows before it."""
     found: list[ir.Stmt] = []
-    lanes = schedule.lanes.vector
-    for n, total in enumerate(schedule.grid_reductions):
+    lanes = mapped.lanes.vector
+    for n, total in enumerate(mapped.reductions.of_grid):
         sum_, part = ir.Var(f"s{n}"), ir.Var(f"q{n}")
         if not total.is_of_columns:
             found.append(ir.Assign(sum_, lowered.combination(total, sum_, part)))
             continue
         places = ir.Element(sum_, K), ir.Element(part, K)
         both = lowered.joined(*places, total, lanes, LoopKind.VECTOR)
-        found.append(each_step(schedule, both))
+        found.append(each_step(mapped, both))
     return found
 
 
-def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
+def taken_up(mapped: MappedRows, name: str) -> list[ir.Stmt]:
     """Bring accumulators of the k-th vector of columns into registers. Scalars begin anew, so that
     no chain of roundings is longer than a block of rows; structs go on.
     """
-    lanes = schedule.lanes.vector
+    lanes = mapped.lanes.vector
     found: list[ir.Stmt] = []
-    for n, total in enumerate(schedule.grid_reductions):
+    for n, total in enumerate(mapped.reductions.of_grid):
         place = ir.Var(f"b{n}")
         found.append(lowered.declared(f"b{n}", total, lanes))
         if total.is_struct:
@@ -112,11 +113,11 @@ def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
     return found
 
 
-def put_back(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
+def put_back(mapped: MappedRows, name: str) -> list[ir.Stmt]:
     """Write accumulators of the k-th vector of columns back."""
-    lanes = schedule.lanes.vector
+    lanes = mapped.lanes.vector
     found: list[ir.Stmt] = []
-    for n, total in enumerate(schedule.grid_reductions):
+    for n, total in enumerate(mapped.reductions.of_grid):
         place = ir.Element(ir.Var(f"{name}{n}"), K)
         if total.is_struct:
             found.append(_move(total, place, ir.Var(f"b{n}"), lanes))
@@ -132,13 +133,13 @@ def _move(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir.S
     return lowered.for_lanes(lowered.put(to, total, lanes, value), total, lanes, LoopKind.VECTOR)
 
 
-def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
+def workspaces(mapped: MappedRows) -> list[ir.Stmt]:
     """Declare pointers to the partial results of each grid reduction."""
     found: list[ir.Stmt] = []
-    for n, total in enumerate(schedule.grid_reductions):
+    for n, total in enumerate(mapped.reductions.of_grid):
         type_: ir.Type = lowered.reducer(total)
         if total.is_of_columns and total.is_struct:
-            type_ = lowered.lanes_type(total, schedule.lanes.vector)
+            type_ = lowered.lanes_type(total, mapped.lanes.vector)
         place = ir.Reinterpret(type_, add(ir.Var(WORKSPACE), ir.Int(total.offset)))
         found.append(ir.LetPointer(f"W{n}", type_, place))
     return found
@@ -164,7 +165,7 @@ class EpilogueLowering(LaneLowering):
         self._names = {"u": _C}
         self.schedule = schedule
         self.epilogue = epilogue
-        self._totals = {t.tensor: n for n, t in enumerate(schedule.grid_reductions)}
+        self._totals = {t.tensor: n for n, t in enumerate(schedule.reductions.of_grid)}
 
     def body(self, before: int) -> list[ir.Stmt]:
         """Loop over tiles of points, a block each. The first block that works is the one after
@@ -239,7 +240,7 @@ class EpilogueLowering(LaneLowering):
 
     def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
         read = {n.tensor for n in self._live if isinstance(n, Folded)}
-        return [(t, n) for n, t in enumerate(self.schedule.grid_reductions) if t.tensor in read]
+        return [(t, n) for n, t in enumerate(self.schedule.reductions.of_grid) if t.tensor in read]
 
     def _summed(self) -> list[ir.Stmt]:
         """Combine the partial results of each grid reduction; at the same points, at once."""

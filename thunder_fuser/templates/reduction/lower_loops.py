@@ -18,9 +18,9 @@ from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.accumulations import BLOCK_OF_ROWS
 from thunder_fuser.templates.reduction.lower_accumulators import TILE, G, T
 from thunder_fuser.templates.reduction.lower_parts import PART, SPAN
-from thunder_fuser.templates.reduction.pipelining import default_unroll
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
+from thunder_fuser.templates.reduction.unrolling import default_unroll
 
 _AT, _BEGIN, _BLOCK, _BOUND = (Var(name) for name in ("at", "begin", "block", "bound"))
 _END, _FIRST, _FROM, _OWN = (Var(name) for name in ("end", "first", "from", "own"))
@@ -109,17 +109,17 @@ class ReductionLoops:
             before_all, each = self._turns()
             found += before_all
             here.insert(0, each)
-        if schedule.not_hoisted:
+        if schedule.row_cache.not_hoisted:
             here.append(ir.Let("zero", _INT, ir.OpaqueZero()))
         inner = (*here, *body)
-        unrolling = _SERIAL if schedule.row_reductions else self._unrolled(-1)
+        unrolling = _SERIAL if schedule.reductions.of_rows else self._unrolled(-1)
         # With prefetches, unrolling the loop over rows makes no load earlier.
-        unrolling = (LoopKind.SERIAL, 1) if schedule.prefetched else unrolling
+        unrolling = (LoopKind.SERIAL, 1) if schedule.pipeline.prefetched else unrolling
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             inside = (
                 self._let("to", ir.ClampedAdd(_FROM, length, bound)),
-                *lower_grid.declared(schedule, "q", range(len(schedule.grid_reductions))),
+                *lower_grid.declared(schedule, "q", range(len(schedule.reductions.of_grid))),
                 self._loop("first", _FROM, _TO, stride, inner, unrolling),
                 *lower_grid.joined(schedule),
             )
@@ -145,7 +145,7 @@ class ReductionLoops:
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         apart = schedule.totals_of_portions
-        rest = [n for n in range(len(schedule.grid_reductions)) if n not in apart]
+        rest = [n for n in range(len(schedule.reductions.of_grid)) if n not in apart]
         each = self._with_totals(apart, rows, "portion")
         if not mapping.walks_portions:
             return self._with_totals(rest, each, "block")
@@ -275,7 +275,7 @@ class ReductionLoops:
             length = schedule.longest_total
             inside = (
                 self._let("to", ir.Min(add(_FROM, ir.Int(length)), _END)),
-                *lower_grid.declared(schedule, "q", range(len(schedule.grid_reductions))),
+                *lower_grid.declared(schedule, "q", range(len(schedule.reductions.of_grid))),
                 blocks(_FROM, _TO),
                 *lower_grid.joined(schedule),
             )
@@ -384,7 +384,7 @@ class ReductionLoops:
     ) -> list[ir.Stmt]:
         """Loop `body` over this thread's vectors of the row, in the pass with that number."""
         schedule = self._schedule
-        some = bool(ahead.loads) and schedule.unroll[number] < schedule.steps
+        some = bool(ahead.loads) and schedule.unrolling.factors[number] < schedule.steps
         if some or not schedule.has_steps:
             name, begin, end, step = self._walk
             return [self._walked(name, begin, end, step, body, number, ahead)]
@@ -426,7 +426,7 @@ class ReductionLoops:
         """Loop `body` from `begin` to `end`, as many steps at a time as are loaded ahead."""
         if not ahead.loads:
             return self._loop(name, begin, end, step, body, self._unrolled(number))
-        unroll = self._schedule.unroll[number]
+        unroll = self._schedule.unrolling.factors[number]
         place = self._let(name, add(_AT, times(K, ir.Int(step))))
         inside = list(ahead.arrays)
         for each in (ahead.loads, body):
@@ -457,7 +457,7 @@ class ReductionLoops:
     ) -> list[ir.Stmt]:
         """Loop over columns in parts, with statements before and after each part."""
         name, begin, end, step = self._walk
-        unroll = self._schedule.unroll[number]
+        unroll = self._schedule.unrolling.factors[number]
         longest = self._schedule.longest_chain
         length = (max(longest // unroll, 1) * unroll if ahead.loads else longest) * step
         inside = (
@@ -481,7 +481,7 @@ class ReductionLoops:
 
     def _unrolled(self, number: int) -> Unrolling:
         """Return the unrolling of the loop of a pass."""
-        unroll = self._schedule.unroll[number]
+        unroll = self._schedule.unrolling.factors[number]
         if self._schedule.has_few_steps:
             some = unroll < self._schedule.steps and self._goes_in_turns(number)
             return (LoopKind.SERIAL, unroll) if unroll == 1 or some else _UNROLLED

@@ -48,7 +48,7 @@ class PrologueLowering(RowLowering):
 
     def _portion_prologue(self) -> list[ir.Stmt]:
         """Load vectors that all rows of a portion share, and compute values of them."""
-        common = self.schedule.portion_loads
+        common = self.schedule.portion.loads
         if not common:
             return []
         indices, loads = self._arithmetic(), list[ir.Stmt]()
@@ -59,7 +59,7 @@ class PrologueLowering(RowLowering):
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in common))
         head = ir.Comment(f"{names}, kept in registers for the rows of the portion")
         arrays: list[ir.Stmt] = [*map(self._register_array, common)]
-        computed = self.schedule.portion_values
+        computed = self.schedule.portion.values
         if computed:
             arrays += map(self._value_registers, computed)
             self._ready.difference_update(computed)
@@ -80,8 +80,8 @@ class PrologueLowering(RowLowering):
     def _register_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Load accesses cached in registers for every column of the row, before their first use."""
         cached = filter(self._in_registers, self._column_accesses(self._live))
-        wanted = [k for k in cached if k not in self.schedule.portion_loads]
-        ahead = [k for k in wanted if k in self.schedule.prefetched]
+        wanted = [k for k in cached if k not in self.schedule.portion.loads]
+        ahead = [k for k in wanted if k in self.schedule.pipeline.prefetched]
         now = [k for k in wanted if k not in ahead]
         taken: list[ir.Stmt] = []
         for k in self._elements_ahead:
@@ -102,9 +102,9 @@ class PrologueLowering(RowLowering):
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
         head = ir.Comment(f"prologue: {names}, kept in registers")
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
-        if not self.schedule.prefetched:
+        if not self.schedule.pipeline.prefetched:
             return found
-        if self.schedule.async_prefetched:
+        if self.schedule.pipeline.copied:
             found.insert(0, ir.AwaitCopies(_COPIES))
         place = self._loops.place_of("next")
         later = [ir.Scope((*place, *self._fetched_row("next"))), *self._row_to_l2()]
@@ -113,7 +113,7 @@ class PrologueLowering(RowLowering):
     def _taken_over(self, k: int) -> ir.Stmt:
         """Move the prefetched vector at hand to the registers of the present row."""
         vector, here = self.lanes.vector, ir.Element(Var(f"x{k}"), K)
-        is_copied = k in self.schedule.async_prefetched
+        is_copied = k in self.schedule.pipeline.copied
         if is_copied and not self._is_cached_as_words(k):
             return ir.VectorLoad(vector, self._prefetch_pointer(k), here)
         words: ir.Expr = ir.Element(Var(f"n{k}"), K)
@@ -137,7 +137,7 @@ class PrologueLowering(RowLowering):
 
     def _row_by_async_copies(self) -> list[ir.Stmt]:
         """Copy a row into the row cache in shared memory by cp.async."""
-        cached = self.schedule.async_cached
+        cached = self.schedule.pipeline.copied_whole
         if not cached:
             return []
         row, vector = self._arithmetic(), self._arithmetic()
@@ -158,26 +158,26 @@ class PrologueLowering(RowLowering):
         return [head, under_way, issued]
 
     def _row_arrived(self) -> list[ir.Stmt]:
-        return [ir.AwaitCopies(_COPIES)] if self.schedule.async_cached else []
+        return [ir.AwaitCopies(_COPIES)] if self.schedule.pipeline.copied_whole else []
 
     # ---- the next rows
 
     @property
     def _elements_ahead(self) -> list[int]:
         """Prefetched accesses of one element a row."""
-        return [k for k in self.schedule.prefetched if k in self._row_loads]
+        return [k for k in self.schedule.pipeline.prefetched if k in self._row_loads]
 
     def _first_row(self) -> list[ir.Stmt]:
         """Prefetch the first row, before any row is computed."""
         steps, elements = self.schedule.steps, self._elements_ahead
-        copied = self.schedule.async_prefetched
-        if not self.schedule.prefetched:
+        copied = self.schedule.pipeline.copied
+        if not self.schedule.pipeline.prefetched:
             return []
         arrays: list[ir.Stmt] = [
             ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
             if k in elements
             else ir.Registers(f"n{k}", self._fetch_type(k), (steps,))
-            for k in self.schedule.prefetched
+            for k in self.schedule.pipeline.prefetched
             if k not in copied
         ]
         if copied:
@@ -197,8 +197,8 @@ class PrologueLowering(RowLowering):
             address = of_row.value(window.address, names)
             element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
             elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
-        for k in self.schedule.prefetched:
-            if k in self.schedule.async_prefetched:
+        for k in self.schedule.pipeline.prefetched:
+            if k in self.schedule.pipeline.copied:
                 place = self._prefetch_offset(k)
                 before, copy = self._copy_async(k, place, of_row, of_vector, names)
                 firsts += before
@@ -206,7 +206,7 @@ class PrologueLowering(RowLowering):
             elif k not in self._elements_ahead:
                 vectors += self._fetch(k, f"n{k}", of_vector, names)
         columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
-        if self.schedule.async_prefetched and row != "r":
+        if self.schedule.pipeline.copied and row != "r":
             # No copies behind the last row: nothing would wait for them.
             columns = [ir.If((ir.Binary("!=", Var("r"), Var(row)),), tuple(columns))]
         return [*elements, *columns]
@@ -252,7 +252,7 @@ class PrologueLowering(RowLowering):
 
     def _row_to_l2(self) -> list[ir.Stmt]:
         """Prefetch the row after the next one to L2."""
-        found = self._prefetches(self.schedule.to_l2, Var("after"))
+        found = self._prefetches(self.schedule.pipeline.to_l2, Var("after"))
         return [ir.Scope((*self._loops.place_of("after"), *found))] if found else []
 
     def _prefetches(self, accesses: Sequence[int], row: ir.Expr) -> list[ir.Stmt]:
@@ -272,7 +272,7 @@ class PrologueLowering(RowLowering):
         their first use. Within the steps, loads would wait for what comes before them.
         """
         schedule = self.schedule
-        unroll = schedule.unroll[number]
+        unroll = schedule.unrolling.factors[number]
         if schedule.has_written_out or not schedule.walks_columns or unroll == 1:
             return StepsAhead()
         if schedule.is_compiler_unrolled(number):

@@ -49,19 +49,19 @@ class RowLowering(LaneLowering):
     """Lowers loads and values of one row, in the order in which its passes need them."""
 
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
-        stores = [*schedule.element_stores, *schedule.row_stores]
-        folded = [v for f in schedule.reductions for v in f.roots]
-        self._cached = (*schedule.row_cache.values, *schedule.portion_values)
+        stores = [*schedule.writes.elements, *schedule.writes.rows]
+        folded = [v for f in schedule.reductions.all for v in f.roots]
+        self._cached = (*schedule.row_cache.values, *schedule.portion.values)
         folded += self._cached
         graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
         super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
         # Grid reductions go through memory; cached values are read by other nodes only.
         exact = [*(s.value for s in stores), *schedule.exact_terms]
-        exact += [f.position for f in schedule.row_reductions if f.position is not None]
-        folds = [(f.op, f.value, f.tensor) for f in schedule.row_reductions]
+        exact += [f.position for f in schedule.reductions.of_rows if f.position is not None]
+        folds = [(f.op, f.value, f.tensor) for f in schedule.reductions.of_rows]
         self._brief = find_brief(self._live_nodes, exact, folds)
         self.schedule = schedule
-        self._folds = {f.tensor: n for n, f in enumerate(schedule.row_reductions)}
+        self._folds = {f.tensor: n for n, f in enumerate(schedule.reductions.of_rows)}
         self._row_values = self._find_row_values()
         # Nodes computed once a row, and the stage after which they are.
         self._row_stages = {
@@ -77,7 +77,7 @@ class RowLowering(LaneLowering):
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
         self._in_smem: set[int] = set()
-        self._ready: set[Value] = set(schedule.portion_values)
+        self._ready: set[Value] = set(schedule.portion.values)
 
     # ---- which values live where
 
@@ -117,7 +117,7 @@ class RowLowering(LaneLowering):
     def _stage_of(self, node: Value) -> int | None:
         """Return the stage after which a row value can be computed; None: from the start."""
         stages = [
-            self.schedule.row_reductions[self._folds[n.tensor]].stage
+            self.schedule.reductions.of_rows[self._folds[n.tensor]].stage
             for n in reachable([node])
             if isinstance(n, Folded)
         ]
@@ -157,7 +157,7 @@ class RowLowering(LaneLowering):
 
     def _pointer(self, k: int) -> ir.Expr:
         pointer = super()._pointer(k)
-        return ir.Address(pointer, _ZERO) if k in self.schedule.not_hoisted else pointer
+        return ir.Address(pointer, _ZERO) if k in self.schedule.row_cache.not_hoisted else pointer
 
     def _register_array(self, k: int) -> ir.Registers:
         """Declare registers for this thread's vectors of a row."""

@@ -6,31 +6,27 @@ from __future__ import annotations
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.integer.forms import Variable, variables_of
-from thunder_fuser.lower.scalar_graph import Value
 from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.cached_values import choose_common
-from thunder_fuser.templates.reduction.pipelining import vectors_of_rows, words_beside
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.pipelining import vectors_of_rows
+from thunder_fuser.templates.reduction.register_use import words_beside
+from thunder_fuser.templates.reduction.schedule import PortionPrologue, ReductionSchedule
 
 
-def choose_portion_loads(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_portion(schedule: ReductionSchedule, device: DeviceInfo) -> PortionPrologue:
     """Choose vectors in registers that all rows of a portion share, which is in one row group: they
     are loaded once a portion, and values of them alone computed then. The backward of a modulated
     norm takes 112 us on an H200, and 118 where each row loads its modulation.
     """
-    if schedule.mapping.row_groups == 1 or device.threads_are_serial:
-        return ()
+    if schedule.mapping.row_groups == 1:
+        return PortionPrologue()
     rows = schedule.rows // schedule.mapping.row_groups
-    return tuple(k for k in vectors_of_rows(schedule) if _is_of_group(schedule.accesses[k], rows))
-
-
-def choose_portion_values(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[Value, ...]:
-    """Choose values in registers that all rows of a portion share."""
-    if not schedule.portion_loads:
-        return ()
-    common = {n for k in schedule.portion_loads for n in schedule.accesses[k].loads}
+    loads = tuple(k for k in vectors_of_rows(schedule) if _is_of_group(schedule.accesses[k], rows))
+    if not loads:
+        return PortionPrologue()
+    common = {n for k in loads for n in schedule.accesses[k].loads}
     room = words_beside(schedule, device) // (schedule.lanes.vector * schedule.steps)
-    return choose_common(schedule.graph, schedule.passes, common, room)
+    return PortionPrologue(loads, choose_common(schedule.graph, schedule.passes, common, room))
 
 
 def _is_of_group(access: RegisterArray, rows: int) -> bool:

@@ -8,10 +8,10 @@ what fits into neither is read from global memory again in each pass that needs 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.register_budget import (
     CROWDED_ROW_REGISTERS,
@@ -22,7 +22,7 @@ from thunder_fuser.lower.register_budget import (
 )
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
 from thunder_fuser.lower.vectorize import RegisterArray
-from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
+from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 
 MAX_STEPS = 8
 """Most vectors of one access that a thread keeps in registers: loops over them are unrolled."""
@@ -42,6 +42,8 @@ class RowCache:
     values_in_smem       computed values kept in shared memory, so that they are computed once
     values_in_registers  computed values kept in registers
     in_place             those of `values_in_registers` that take the registers of their operands
+    not_hoisted          accesses loaded where they are used: row-invariant ones in each row,
+                         `loaded_in_last_pass` in that pass
     """
 
     registers: tuple[int, ...] = ()
@@ -52,6 +54,7 @@ class RowCache:
     values_in_smem: tuple[Value, ...] = ()
     values_in_registers: tuple[Value, ...] = ()
     in_place: tuple[Value, ...] = ()
+    not_hoisted: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -89,93 +92,100 @@ class RowCache:
 
 @dataclass(frozen=True, slots=True)
 class BlockBudget:
-    """Sizes of a block that decide where a row is kept.
+    """Registers and shared memory of a block for a row cache.
 
-    vectors        vectors of one access that the block reads
-    steps          vectors of a row that a thread works on
-    is_one_row     False for an outer reduction, whose block works on several rows at a time
-    accumulators   32-bit registers of a thread for accumulators
-    threads        threads of the block
-    blocks_per_sm  blocks that must be resident on a multiprocessor
-    shared_in_use  bytes of shared memory that the kernel needs besides; None: no room for a cache
+    accumulators  32-bit registers of a thread for accumulators
+    registers     32-bit registers of a thread beside these
+    shared_bytes  free shared memory of the block; None: no room for a row in it
     """
 
-    vectors: int
-    steps: int
-    is_one_row: bool
     accumulators: int
-    threads: int
-    blocks_per_sm: int
-    shared_in_use: int | None
-
-    def free_registers(self, device: DeviceInfo) -> int:
-        """Registers of a thread that accumulators leave."""
-        return registers_of_thread(device, self.threads, self.blocks_per_sm) - self.accumulators
-
-    def free_shared_bytes(self, device: DeviceInfo) -> int | None:
-        """Bytes of shared memory for a row cache; None where there is no room for one."""
-        if self.shared_in_use is None:
-            return None
-        return shared_bytes_of_block(device, self.blocks_per_sm) - self.shared_in_use
+    registers: int
+    shared_bytes: int | None
 
 
 def choose_row_cache(
-    accesses: Sequence[RegisterArray],
-    columns: Sequence[int],
-    near: Collection[int],
-    passes: Sequence[Sequence[Value]],
-    lanes: Lanes,
-    block: BlockBudget,
-    device: DeviceInfo,
+    mapped: MappedRows, columns: Sequence[int], near: Collection[int], budget: BlockBudget
 ) -> RowCache:
-    """Choose the place of each access that several passes read. `passes`: the values that each pass
-    computes. `columns`: accesses that differ from column to column, in order of priority. `near`:
-    those of them that are in the L2 cache.
+    """Choose the place of each access that several passes read. `columns`: accesses that differ
+    from column to column, in order of priority. `near`: those of them that are in the L2 cache.
     """
-    steps = block.steps
-    count = passes_that_read(accesses, passes)
-    size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
-    if device.threads_are_serial:
-        # A core's cache serves as registers and shared memory do on a GPU.
-        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * ROW_CACHE_REGISTERS
-        if fits:
-            return RowCache(tuple(sorted(columns)), passes=count)
-        return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
-    free = block.free_registers(device)
-    several = block.accumulators and steps > 1
+    total = sum(register_bytes(mapped, k) for k in columns)
+    several = budget.accumulators and mapped.steps > 1
     working = WORKING_REGISTERS
     if several:
-        working += STAGE_REGISTERS * (len(passes) - 2)
-    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(ROW_CACHE_REGISTERS, free - working):
-        last: list[int] = []
-        if sum(size.values()) > 4 * CROWDED_ROW_REGISTERS:
-            before = passes_that_read(accesses, passes[:-1])
-            last = [k for k in near if not before[k]]
-        rest = tuple(k for k in sorted(columns) if k not in last)
-        return RowCache(rest, passes=count, loaded_in_last_pass=tuple(sorted(last)))
+        working += STAGE_REGISTERS * (len(mapped.passes) - 2)
+    most = min(ROW_CACHE_REGISTERS, budget.registers - working)
+    if mapped.steps <= MAX_STEPS and total <= WORD * most:
+        is_crowded = total > WORD * CROWDED_ROW_REGISTERS
+        return _all_in_registers(mapped, columns, near if is_crowded else ())
     fewest = working if several else FEWEST_WORKING_REGISTERS
-    budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
+    registers = budget.registers - fewest if mapped.steps <= MAX_STEPS else 0
+    prefers_registers = bool(several) and not mapped.is_outer_shared
+    return _divided(mapped, columns, WORD * registers, budget.shared_bytes, prefers_registers)
+
+
+def _all_in_registers(
+    mapped: MappedRows, columns: Sequence[int], near: Collection[int]
+) -> RowCache:
+    """Keep a row in registers, but for what is near and that only the last pass reads."""
+    before = passes_that_read(mapped.accesses, mapped.passes[:-1])
+    last = tuple(sorted(k for k in near if not before[k]))
+    rest = tuple(k for k in sorted(columns) if k not in last)
+    count = passes_that_read(mapped.accesses, mapped.passes)
+    return RowCache(rest, passes=count, loaded_in_last_pass=last)
+
+
+def _divided(
+    mapped: MappedRows,
+    columns: Sequence[int],
+    register_room: int,
+    smem_room: int | None,
+    prefers_registers: bool,
+) -> RowCache:
+    """Divide a row among registers and shared memory, which have some bytes of room, and the passes
+    that read it again.
+    """
+    count = passes_that_read(mapped.accesses, mapped.passes)
     registers: list[int] = []
     shared: list[int] = []
     reread: list[int] = []
-    room = block.free_shared_bytes(device)
     for k in columns:
         if count[k] < 2:
             continue
-        needed = access_smem_bytes(accesses[k], lanes, block.vectors)
-        if size[k] <= budget and several and block.is_one_row:
-            registers.append(k)
-            budget -= size[k]
-        elif room is not None and needed <= room:
+        size = register_bytes(mapped, k)
+        needed = access_smem_bytes(mapped.accesses[k], mapped.lanes, mapped.block_vectors)
+        in_registers = size <= register_room
+        if (
+            smem_room is not None
+            and needed <= smem_room
+            and not (in_registers and prefers_registers)
+        ):
             shared.append(k)
-            room -= needed
-        elif size[k] <= budget:
+            smem_room -= needed
+        elif in_registers:
             registers.append(k)
-            budget -= size[k]
+            register_room -= size
         else:
             reread.append(k)
     on_chip = tuple(sorted(registers)), tuple(sorted(shared))
     return RowCache(*on_chip, tuple(sorted(reread)), count)
+
+
+def re_reading(mapped: MappedRows, columns: Iterable[int]) -> RowCache:
+    """Return the row cache that keeps nothing: each pass reads what it needs of `columns`."""
+    count = passes_that_read(mapped.accesses, mapped.passes)
+    return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
+
+
+def register_bytes(mapped: MappedRows, access: int) -> int:
+    """Return bytes of a thread's part of a row of an access."""
+    return mapped.accesses[access].loads[0].dtype.itemsize * mapped.lanes.vector * mapped.steps
+
+
+def moving_accesses(mapped: MappedRows) -> list[int]:
+    """Return accesses of which a thread has another vector at each of its columns."""
+    return [k for k in range(len(mapped.accesses)) if mapped.moves(k)]
 
 
 def access_smem_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:

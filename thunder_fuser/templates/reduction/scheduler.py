@@ -35,6 +35,7 @@ from thunder_fuser.lower.register_budget import (
 )
 from thunder_fuser.lower.row_program import (
     PulledEpilogue,
+    PulledGridReduction,
     PulledRows,
     accumulator_words,
     has_column_totals,
@@ -48,30 +49,20 @@ from thunder_fuser.lower.vectorize import plan_accesses, plan_store
 from thunder_fuser.templates.reduction.accumulations import (
     GridEpilogue,
     GridReduction,
+    Reductions,
     RowReduction,
-    is_summed_in_parts,
-    portions_together,
 )
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
-from thunder_fuser.templates.reduction.choose_cluster import (
-    cached_in_cluster,
-    summed_in_cluster,
-    tiled_in_cluster,
-)
-from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_blocks
+from thunder_fuser.templates.reduction.cluster_mapping import in_tiles
 from thunder_fuser.templates.reduction.cost import seconds, wastes
-from thunder_fuser.templates.reduction.on_chip import on_chip, row_cache_of
-from thunder_fuser.templates.reduction.row_cache import (
-    MAX_STEPS,
-    RowCache,
-)
+from thunder_fuser.templates.reduction.gpu_mapping import map_on_gpu
+from thunder_fuser.templates.reduction.gpu_schedule import schedule_on_gpu
+from thunder_fuser.templates.reduction.host_mapping import map_on_host
+from thunder_fuser.templates.reduction.host_schedule import schedule_on_host
+from thunder_fuser.templates.reduction.mapped_rows import MappedRows, Writes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.stages import stages_of, store_passes, words_of_stages
-from thunder_fuser.templates.reduction.thread_mapping import (
-    RowWork,
-    ThreadMapping,
-    choose_thread_mapping,
-)
+from thunder_fuser.templates.reduction.thread_mapping import RowWork, ThreadMapping
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
@@ -145,17 +136,14 @@ class _Candidate:
         mapping = self._mapping(pulled, lanes)
         if isinstance(mapping, Refusal):
             return mapping
-        bare = self._mapped(pulled, lanes, mapping)
-        made = on_chip(bare, self.device)
-        if self.axis == "rows" or self.arrangement.grid_split == "columns":
-            return made
-        if self.arrangement.grid_split == "rows":
-            return self._in_clusters(pulled, lanes, made)
+        rows = self._mapped(pulled, lanes, mapping)
         if self.device.threads_are_serial:
-            return self._row_by_row(bare, made)
-        return cached_in_cluster(
-            self._halved(bare, made), lambda mapping: self._remapped(bare, mapping), self.device
-        )
+            return schedule_on_host(rows, self.device)
+
+        def mapping_of(cluster: int, clusters: int) -> ThreadMapping | Refusal:
+            return self._mapping(pulled, lanes, cluster, clusters)
+
+        return schedule_on_gpu(rows, mapping_of, self.device)
 
     def _mapping(
         self, pulled: PulledRows, lanes: Lanes, cluster: int = 1, clusters: int = 0
@@ -184,8 +172,11 @@ class _Candidate:
             reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
             is_narrow=lanes.vector < each,
         )
-        device = replace(self.device, sm_count=clusters) if clusters else self.device
-        mapping = choose_thread_mapping(work, self.axis, self.outer_shared, split, device)
+        if self.device.threads_are_serial:
+            mapping = map_on_host(work, self.axis, split)
+        else:
+            device = replace(self.device, sm_count=clusters) if clusters else self.device
+            mapping = map_on_gpu(work, self.axis, self.outer_shared, split, device)
         if mapping is None:
             return Refusal("grid_split", "one block has all there is to do")
         if cluster > 1:
@@ -200,72 +191,33 @@ class _Candidate:
             return Refusal("registers", f"{words} accumulators of {each} lanes spill")
         return mapping
 
-    def _mapped(
-        self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping
-    ) -> ReductionSchedule:
-        """Return the schedule before row cache, unrolling and prefetches are chosen."""
-        space = self.arrangement.space
+    def _mapped(self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping) -> MappedRows:
+        space, grid_split = self.arrangement.space, self.arrangement.grid_split
         # Lanes of rows are guarded one by one; vectors of columns are stored whole.
         vectorized = self.axis == "columns" or not pulled.inside
-        grid_split = self.arrangement.grid_split
         row_stores = self._stores(pulled.narrow, lanes, vectorized and self.axis == "rows")
-        return ReductionSchedule(
+        rows = MappedRows(
             rows=space.rows,
             columns=space.columns,
             lane_axis=self.axis,
             grid_split=grid_split,
-            row_reductions=tuple(_row_reductions(pulled)),
-            grid_reductions=tuple(_grid_reductions(pulled, lanes, mapping, space.rows)),
-            element_stores=tuple(self._stores(pulled.wide, lanes, vectorized)),
-            store_passes=tuple(store_passes(pulled, grid_split, self.body.updates)),
-            row_stores=tuple(row_stores),
-            epilogues=tuple(map(self._epilogue, pulled.epilogues)),
-            graph=pulled.graph,
-            accesses=plan_accesses(pulled.graph, lanes, self.body.memory(self.device)),
             lanes=lanes,
             inside=pulled.inside,
+            graph=pulled.graph,
+            accesses=plan_accesses(pulled.graph, lanes, self.body.memory(self.device)),
+            reductions=Reductions(
+                of_rows=tuple(_row_reductions(pulled)),
+                of_grid=tuple(map(_grid_reduction, pulled.totals)),
+                epilogues=tuple(map(self._epilogue, pulled.epilogues)),
+            ),
+            writes=Writes(
+                elements=tuple(self._stores(pulled.wide, lanes, vectorized)),
+                passes=tuple(store_passes(pulled, grid_split, self.body.updates)),
+                rows=tuple(row_stores),
+            ),
             mapping=mapping,
-            unroll=(),
-            row_cache=RowCache(),
         )
-
-    def _row_by_row(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
-        """Return a schedule of one row at a time, if that can cache more values."""
-        mapping = replace(bare.mapping, rows_per_block=1, blocks=bare.rows)
-        single = replace(bare, mapping=mapping, unroll=made.unroll, paired=made.paired)
-        single = replace(single, row_cache=row_cache_of(single, self.device))
-        more, fewer = single.row_cache.values_in_smem, made.row_cache.values_in_smem
-        return single if len(more) > len(fewer) else made
-
-    def _halved(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
-        """Return a schedule of two blocks per multiprocessor if each has room for a row: one leaves
-        memory idle while its threads wait for each other. Not in registers and shared memory at
-        once: what is computed of either needs as many registers again. Rows read lane by lane ask
-        for each sector several times, and caches have room for few of them.
-        """
-        mapping = in_two_blocks(bare.mapping, bare.lanes.vectors, bare.rows, self.device)
-        if mapping is None or bare.inside or mapping.steps(bare.lanes.vectors) > MAX_STEPS:
-            return made
-        found = self._remapped(bare, mapping)
-        cache = found.row_cache
-        return made if cache.reread or (cache.registers and cache.shared) else found
-
-    def _in_clusters(
-        self, pulled: PulledRows, lanes: Lanes, made: ReductionSchedule
-    ) -> ReductionSchedule:
-        """Return the schedule of blocks that stride over rows, in clusters where these pay."""
-
-        def mapping_of(cluster: int, clusters: int) -> ThreadMapping | Refusal:
-            return self._mapping(pulled, lanes, cluster, clusters)
-
-        def scheduled(mapping: ThreadMapping) -> ReductionSchedule:
-            return on_chip(self._mapped(pulled, lanes, mapping), self.device)
-
-        tiled = tiled_in_cluster(made, mapping_of, scheduled, self.device)
-        return summed_in_cluster(tiled, mapping_of, scheduled, self.device)
-
-    def _remapped(self, bare: ReductionSchedule, mapping: ThreadMapping) -> ReductionSchedule:
-        return on_chip(replace(bare, mapping=mapping), self.device)
+        return rows.on(mapping)
 
     @property
     def _owns_columns(self) -> bool:
@@ -371,26 +323,8 @@ def _row_reductions(pulled: PulledRows) -> Iterator[RowReduction]:
         yield RowReduction(fold.output, fold.op, fold.accumulate, value, position, stage)
 
 
-def _grid_reductions(
-    pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping, rows: int
-) -> Iterator[GridReduction]:
-    offset = 0
-    ops = [total.fold.op for total in pulled.totals]
-    in_parts = is_summed_in_parts(ops, mapping, rows)
-    portions = portions_together(ops, mapping, rows)
-    owned = (
-        mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
+def _grid_reduction(total: PulledGridReduction) -> GridReduction:
+    fold = total.fold
+    return GridReduction(
+        fold.output, fold.op, fold.accumulate, total.value, total.position, total.at
     )
-    for found in pulled.totals:
-        fold = found.fold
-        wide = found.at in ("column", "group")
-        points = owned if wide else fold.output.numel if found.at == "row" else 1
-        # A block of one thread accumulates in the workspace, with partial accumulators there, too.
-        copies = 2 if mapping.is_alone and in_parts and wide else 1
-        parts = mapping.parts(1 if found.at == "group" else portions)
-        elements = fold.output, fold.op, fold.accumulate, found.value, found.position
-        bare = GridReduction(*elements, found.at, points, parts, offset, 0)
-        size = copies * parts * points * bare.accumulator_bytes
-        total = replace(bare, bytes=-(-size // 64) * 64)
-        yield total
-        offset += total.bytes
