@@ -16,7 +16,7 @@ from tests.zoo.template_programs import (
     transposed,
 )
 from thunder_fuser import kernel_ir as ir
-from thunder_fuser.codegen.cuda_text import CudaText
+from thunder_fuser.codegen.cuda_statements import CudaText
 from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels

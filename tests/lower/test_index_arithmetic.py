@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from thunder_fuser import kernel_ir as ir
-from thunder_fuser.codegen.cuda_text import CudaText
+from thunder_fuser.codegen.cuda_statements import CudaText
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Context, Form

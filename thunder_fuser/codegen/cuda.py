@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.codegen.cuda_text import CudaText, header_files, indented
+from thunder_fuser.codegen.cuda_statements import CudaText, header_files, indented
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.kernel_ir import Bound, KernelIR, Parameter, Scratch
