@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
+from thunder_fuser.lower.lane_loads import EACH, ONE, Copy
 from thunder_fuser.lower.lanes import wave_of
-from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, LaneLowering
+from thunder_fuser.lower.lanes_to_ir import LaneLowering
 from thunder_fuser.lower.scalar_graph import Value, forms
 from thunder_fuser.templates.pointwise.break_point import BreakPoint
 from thunder_fuser.templates.pointwise.parts import lower_parts

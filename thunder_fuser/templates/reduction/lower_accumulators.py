@@ -15,7 +15,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import LoopKind
 from thunder_fuser.lower import values
-from thunder_fuser.lower.lanes_to_ir import V, lane_loop
+from thunder_fuser.lower.lane_loads import V, lane_loop
 from thunder_fuser.lower.scalar_graph import Compute, Value
 from thunder_fuser.templates.reduction.accumulations import Accumulation
 from thunder_fuser.templates.reduction.mapped_rows import MappedRows

@@ -17,8 +17,9 @@ from thunder_fuser.lower import values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
+from thunder_fuser.lower.lane_loads import EACH, ONE, Copy, K, V
 from thunder_fuser.lower.lanes import lane_condition
-from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, K, LaneLowering, V
+from thunder_fuser.lower.lanes_to_ir import LaneLowering
 from thunder_fuser.lower.scalar_graph import (
     Folded,
     IndexValue,
@@ -35,7 +36,7 @@ from thunder_fuser.lower.scalar_graph import (
 from thunder_fuser.lower.vectorize import ALWAYS
 from thunder_fuser.templates.reduction.cached_values import value_smem_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
-from thunder_fuser.templates.reduction.lower_loops import ReductionLoops
+from thunder_fuser.templates.reduction.lower_row_loops import RowLoops
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import (
     access_smem_offset,
@@ -72,7 +73,7 @@ class RowLowering(LaneLowering):
         self._row_loads = self._find_row_loads()
         self._stage_dependent_loads = self._find_stage_dependent_loads()
         self._written: set[Value] = set()
-        self._loops = ReductionLoops(schedule, frame)
+        self._loops = RowLoops(schedule, frame)
         # Accesses whose vectors are all loaded before a pass begins.
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.

@@ -18,7 +18,8 @@ from thunder_fuser.kernel_ir import LoopKind, Var, add, equal, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.lanes_to_ir import ONE, Copy, LaneLowering, V
+from thunder_fuser.lower.lane_loads import ONE, Copy, V
+from thunder_fuser.lower.lanes_to_ir import LaneLowering
 from thunder_fuser.lower.scalar_graph import Folded, Load, Value, forms, reachable
 from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.scan.schedule import RowScan, ScanSchedule, schedule_scan
