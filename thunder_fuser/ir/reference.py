@@ -7,15 +7,14 @@ never rounded: the reference that both are compared with.
 torch lacks arithmetic on the wide unsigned types and on 8-bit floats, so values are held in a
 *carrier* dtype: reduced floats as float32, uint16 and uint32 as int64, uint64 as the int64 of the
 same bits. Two's complement makes most arithmetic the same on both; the exceptions are in
-`_ON_UINT64`.
+`reference_uint64.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
@@ -55,6 +54,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.reference_uint64 import ON_UINT64, TOP_BIT
 from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans
 
 
@@ -272,7 +272,7 @@ class Evaluator:
         types = op.operand_dtypes(pointwise.operands_of(expr.inputs))
         function: Callable[..., torch.Tensor] = op.reference
         if types[-1] is DataType.UInt64:
-            function = _ON_UINT64.get(expr.op, function)
+            function = ON_UINT64.get(expr.op, function)
         raw = types[0] if op.rule is pointwise.Rule.CAST else compute_dtype(expr.output.dtype)
         return self.convert(function(*operands), raw, expr.output.dtype)
 
@@ -283,8 +283,8 @@ class Evaluator:
         found = row.folded_dtype(expr.accumulate)
         if expr.accumulate is DataType.UInt64 and expr.op in ("max", "min", "argmax", "argmin"):
             # With the top bit flipped, carriers are in the order of the unsigned integers.
-            folded = row.reference(elements ^ _TOP_BIT, expr.dims)
-            folded = folded ^ _TOP_BIT if found is DataType.UInt64 else folded
+            folded = row.reference(elements ^ TOP_BIT, expr.dims)
+            folded = folded ^ TOP_BIT if found is DataType.UInt64 else folded
         else:
             folded = row.reference(elements, expr.dims)
         return self.convert(folded, found, expr.output.dtype)
@@ -295,7 +295,7 @@ class Evaluator:
         row = scans.lookup(expr.op)
         if expr.accumulate is DataType.UInt64 and row.reduction.selects:
             # With the top bit flipped, carriers are in the order of the unsigned integers.
-            scanned = row.reference(elements ^ _TOP_BIT, expr.dim) ^ _TOP_BIT
+            scanned = row.reference(elements ^ TOP_BIT, expr.dim) ^ TOP_BIT
         else:
             scanned = row.reference(elements, expr.dim)
         return self.convert(scanned, expr.accumulate, expr.output.dtype)
@@ -394,49 +394,3 @@ def _resized(
     if begin < end:
         out.narrow(axis, begin + left, end - begin).copy_(x.narrow(axis, begin, end - begin))
     return out
-
-
-# ---- uint64
-
-_TOP_BIT = -(2**63)
-
-
-def _numpy(function: Callable[..., np.ndarray]) -> Callable[..., torch.Tensor]:
-    """A numpy function on uint64 as one on carriers."""
-
-    def on_carriers(*operands: torch.Tensor) -> torch.Tensor:
-        arrays = [x.cpu().numpy().view(np.uint64) for x in operands]
-        with np.errstate(divide="ignore"):
-            found = np.asarray(function(*arrays))
-        signed = found if found.dtype == np.bool_ else found.astype(np.uint64).view(np.int64)
-        return torch.from_numpy(signed.copy(order="C")).to(operands[0].device)
-
-    return on_carriers
-
-
-def _unchanged(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
-_ON_UINT64: Mapping[str, Callable[..., torch.Tensor]] = {
-    "div": _numpy(np.floor_divide),
-    "mod": _numpy(np.fmod),
-    "fmod": _numpy(np.fmod),
-    "remainder": _numpy(np.remainder),
-    "gcd": _numpy(np.gcd),
-    "pow": _numpy(np.power),
-    "minimum": _numpy(np.minimum),
-    "maximum": _numpy(np.maximum),
-    "clamp": _numpy(lambda x, low, high: np.minimum(np.maximum(x, low), high)),
-    "threshold": _numpy(lambda x, bound, value: np.asarray(np.where(x <= bound, value, x))),
-    "lt": _numpy(np.less),
-    "le": _numpy(np.less_equal),
-    "gt": _numpy(np.greater),
-    "ge": _numpy(np.greater_equal),
-    "sign": _numpy(np.sign),
-    "signbit": torch.zeros_like,
-    "abs": _unchanged,
-    "relu": _unchanged,
-    "bitwise_right_shift": pointwise.lookup("logical_right_shift").reference,
-}
-"""Operations that depend on the order of unsigned integers, or that divide."""
