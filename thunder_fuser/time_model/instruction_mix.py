@@ -17,15 +17,13 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import random, reductions
 from thunder_fuser.time_model import instruction_table as table
 from thunder_fuser.time_model.instruction_expressions import (
-    ACCESS_BYTES,
     CLUSTER_BARRIERS,
     ExpressionMix,
-    Place,
     all_of,
-    array_name,
     exchanges,
     words,
 )
+from thunder_fuser.time_model.instruction_memory import ACCESS_BYTES, Place, array_name
 from thunder_fuser.time_model.instruction_values import Form, Number, Region, Sample
 from thunder_fuser.time_model.pipes import Mix, Pipe
 

@@ -12,7 +12,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.occupancy import registers_of_thread, resident_blocks
-from thunder_fuser.time_model.instruction_expressions import array_name
+from thunder_fuser.time_model.instruction_memory import array_name
 
 _STRAIGHT = (18, 0.6)
 """(constant, per 32-bit word of register arrays) of a thread's registers in kernels without loads
