@@ -33,6 +33,7 @@ from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.ir.reshape import product
 from thunder_fuser.ir.symbolic import variables_by_name
 from thunder_fuser.ir.tables import opaque
+from thunder_fuser.ir.tables.call_shapes import Shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def _sides(expr: Expr) -> Iterator[tuple[Side, Side]]:
 def _of_call(expr: OpaqueOp) -> Iterator[tuple[Side, Side]]:
     """The dimensions of operands that the row declares equal."""
     tensors = dict(zip(expr.parameters, expr.inputs, strict=True))
-    shaped = {name: opaque.Shaped(t.domain.shape, t.dtype) for name, t in tensors.items()}
+    shaped = {name: Shaped(t.domain.shape, t.dtype) for name, t in tensors.items()}
     for sides in opaque.lookup(expr.op).equal(shaped, dict(expr.attributes)):
         left, right = (
             Side(shaped[name].shape[k], tensors[name], k % shaped[name].rank) for name, k in sides

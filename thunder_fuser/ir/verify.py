@@ -49,6 +49,7 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans
+from thunder_fuser.ir.tables.call_shapes import Shaped
 
 Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
 """Yields (offending expression or None, description of the violation)."""
@@ -394,7 +395,7 @@ def _calls(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             if same != (first.op, first.inputs, first.parameters, first.attributes):
                 yield expr, f"{first.output.name} is of the same call, and another operation"
             operands = {
-                name: opaque.Shaped(t.domain.shape, t.dtype)
+                name: Shaped(t.domain.shape, t.dtype)
                 for name, t in zip(expr.parameters, expr.inputs, strict=True)
             }
             try:

@@ -39,6 +39,7 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
 from thunder_fuser.ir.tables import opaque, pointwise, reductions, scans
+from thunder_fuser.ir.tables.call_shapes import Shaped
 from thunder_fuser.ir.tables.pointwise import PRODUCTS, Fact
 
 _ULPS_OF_RANDOM_NUMBERS = 8
@@ -134,7 +135,7 @@ class ErrorAnalysis(Evaluator):
         known = [v in self.errors for v in expr.inputs]
         is_exact = not any(known)
         attributes = dict(expr.attributes)
-        shaped = {n: opaque.Shaped(v.domain.shape, v.dtype) for n, v in self._named(expr)}
+        shaped = {n: Shaped(v.domain.shape, v.dtype) for n, v in self._named(expr)}
         terms = row.terms(shaped, attributes)
         if is_exact and row.answer is opaque.Answer.CHOICE:
             return None

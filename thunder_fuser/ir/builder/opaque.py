@@ -11,7 +11,8 @@ from thunder_fuser.ir.builder.values import ValueBuilder
 from thunder_fuser.ir.domain import constant_if_known, iteration, tensor_domain
 from thunder_fuser.ir.fusion import OpaqueOp, TensorView, Val
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.ir.tables.opaque import Attribute, Shaped
+from thunder_fuser.ir.tables.call_shapes import Shaped
+from thunder_fuser.ir.tables.opaque import Attribute
 
 
 class OpaqueCall(NamedTuple):

@@ -21,6 +21,7 @@ from thunder_fuser.frontends.thunder.autograd.attention import Attention
 from thunder_fuser.frontends.thunder.claims.operands import elements, is_static
 from thunder_fuser.ir.dtypes import from_torch
 from thunder_fuser.ir.tables import opaque
+from thunder_fuser.ir.tables.call_shapes import Attributes, Operands, Shaped
 from thunder_fuser.templates.estimate import estimate_call
 
 _CONVOLUTION = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
@@ -90,8 +91,8 @@ def bytes_of(proxy: Proxy) -> int:
 
 class _Operands(NamedTuple):
     row: opaque.Call
-    shaped: opaque.Operands
-    given: opaque.Attributes
+    shaped: Operands
+    given: Attributes
 
 
 def _operands(bsym: BoundSymbol) -> _Operands | None:
@@ -107,7 +108,7 @@ def _operands(bsym: BoundSymbol) -> _Operands | None:
     if not all(is_static(p.shape) for p in tensors.values()):
         return None
     shaped = {
-        key: opaque.Shaped(tuple(p.shape), from_torch(to_torch_dtype(p.dtype)))
+        key: Shaped(tuple(p.shape), from_torch(to_torch_dtype(p.dtype)))
         for key, p in tensors.items()
     }
     found = _Operands(opaque.lookup(name), shaped, given)
