@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from thunder_fuser.analysis.layout import address_at, unflatten
 from thunder_fuser.errors import Refusal
@@ -106,21 +106,10 @@ def pull_rows(
     refusal = _refuse_roles(roles, arrangement, body)
     if refusal is not None:
         return refusal
-    space = arrangement.space
-    context = Context()
-    many = {"columns": space.columns, "rows": space.rows}
-    extent = many[axis]
-    before = vector - 1 if is_aligned else 0
-    many[axis] = -(-(max(extent, 1) + before) // vector) * vector
-    row = context.var("r", 0, max(many["rows"] - 1, 0))
-    column = context.var("c", 0, max(many["columns"] - 1, 0))
-    lane_index = column if axis == "columns" else row
-    inside: Conjunction = () if many[axis] == extent else (extent - 1 - lane_index,)
-    if is_aligned:
-        column = column - _begin(row, vector, space, body)
-        inside = (column, extent - 1 - column)
-    points = RowPoints(space, row, column)
-    pull = Pull(body, context, inside, lane_index)
+    space, context = arrangement.space, Context()
+    lanes = _lane_points(axis, vector, space, body, context, is_aligned)
+    points = RowPoints(space, lanes.row, lanes.column)
+    pull = Pull(body, context, lanes.inside, lanes.lane)
     totals = {t for t, role in roles.items() if role != "fold"}
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []
@@ -151,10 +140,40 @@ def pull_rows(
         tuple(wide),
         tuple(narrow),
         finishes,
-        lane_index,
-        many[axis],
-        inside,
+        lanes.lane,
+        lanes.extent,
+        lanes.inside,
     )
+
+
+class _LanePoints(NamedTuple):
+    """Point of each lane of a kernel's vectors.
+
+    lane    number of the lane along the lane axis, in 0..extent
+    inside  predicate of lanes that have a point
+    """
+
+    row: Form
+    column: Form
+    lane: Form
+    extent: int
+    inside: Conjunction
+
+
+def _lane_points(
+    axis: LaneAxis, vector: int, space: Space, body: KernelBody, context: Context, is_aligned: bool
+) -> _LanePoints:
+    many = {"columns": space.columns, "rows": space.rows}
+    count = many[axis]
+    before = vector - 1 if is_aligned else 0
+    extent = many[axis] = -(-(max(count, 1) + before) // vector) * vector
+    row = context.var("r", 0, max(many["rows"] - 1, 0))
+    column = context.var("c", 0, max(many["columns"] - 1, 0))
+    if is_aligned:
+        own = column - _begin(row, vector, space, body)
+        return _LanePoints(row, own, column, extent, (own, count - 1 - own))
+    index = column if axis == "columns" else row
+    return _LanePoints(row, column, index, extent, () if extent == count else (count - 1 - index,))
 
 
 def _begin(row: Form, vector: int, space: Space, body: KernelBody) -> Form:

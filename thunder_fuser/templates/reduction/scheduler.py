@@ -1,4 +1,5 @@
-"""Heuristics of the reduction template: candidates of thread mapping, vector width and row cache.
+"""Heuristics of the reduction template: candidates of arrangement, lane axis and vector width, each
+mapped to threads and scheduled on a GPU (gpu_schedule.py) or on a host (host_schedule.py).
 
 The iteration space is rows x columns. A kernel works in stages. Each stage passes over the columns
 of a row and reduces them to values that later stages, and the stores, read at the same row; that
@@ -136,14 +137,14 @@ class _Candidate:
         mapping = self._mapping(pulled, lanes)
         if isinstance(mapping, Refusal):
             return mapping
-        rows = self._mapped(pulled, lanes, mapping)
+        mapped = self._mapped(pulled, lanes, mapping)
         if self.device.threads_are_serial:
-            return schedule_on_host(rows, self.device)
+            return schedule_on_host(mapped, self.device)
 
         def mapping_of(cluster: int, clusters: int) -> ThreadMapping | Refusal:
             return self._mapping(pulled, lanes, cluster, clusters)
 
-        return schedule_on_gpu(rows, mapping_of, self.device)
+        return schedule_on_gpu(mapped, mapping_of, self.device)
 
     def _mapping(
         self, pulled: PulledRows, lanes: Lanes, cluster: int = 1, clusters: int = 0
