@@ -38,6 +38,8 @@ CALLS: dict[str, Function] = {
     "function": lambda x: x * torch.Tensor.int(x),
     "mask": lambda x: x.masked_fill(torch.ones(4, 4).bool().triu(1), -1e9),
     "narrow": lambda x: x.narrow(1, -3, 2),
+    "detach": lambda x: x + torch.detach(x),
+    "straight through": lambda x: x + (x.round() - x).detach(),
     "flip": lambda x: torch.flip(x, (0, -1)),
     "flip of a transpose": lambda x: x.t().flip(1),
     "flip of nothing": lambda x: x[:, :1].flip(1),

@@ -63,7 +63,9 @@ def _sign(x: TensorProxy) -> TensorProxy:
 
 
 def _constant(primitive: Rule) -> Rule:
-    """Rule of a prim with an integer or boolean result, which has no gradient."""
+    """Rule of an operation through which no gradient goes: its result is an integer or a boolean,
+    or is detached.
+    """
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         return primitive(*args, **kwargs)
@@ -139,6 +141,7 @@ def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.clamp": _clamp,
     "torch.nan_to_num": _nan_to_num,
+    "torch.detach": _constant(ltorch.detach),
     PrimIDs.FLIP: _flip,
     PrimIDs.SIGN: _sign,
     PrimIDs.ROUND: _steps(prims.round),

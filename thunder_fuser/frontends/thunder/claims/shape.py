@@ -152,6 +152,11 @@ def _same(b: FusionBuilder, x: TensorView) -> Val:
     return x
 
 
+def _detach(b: FusionBuilder, x: TensorView) -> Val:
+    """A view of all of `x`: another tensor on its memory, as in torch, and not `x` itself."""
+    return b.broadcast_in_dim(x, x.sizes, range(x.rank))
+
+
 def _clone(b: FusionBuilder, x: TensorView, **options: object) -> Val:
     return b.set(x)
 
@@ -197,6 +202,7 @@ CLAIMS = {
     PrimIDs.TRANSPOSE: _view(lambda b, x, permutation: b.permute(x, permutation)),
     PrimIDs.STRIDE_ORDER: _view(lambda b, x, order: b.stride_order(x, order)),
     PrimIDs.SHALLOW_COPY: Claim(Role.RENAME, refuse_symbolic, _same),
+    "torch.detach": _view(_detach),
     PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
     PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
     PrimIDs.FLIP: Claim(Role.JOIN, refuse_symbolic, _flip),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from thunder_fuser.frontends.thunder.composites import (
+    attention,
     interpolation,
     losses,
     movement,
@@ -33,5 +34,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **products.PARTS,
     **pools.PARTS,
     **interpolation.PARTS,
+    **attention.PARTS,
 }
 """Decompositions by the function's path below `torch`; tensor methods of that name share them."""
