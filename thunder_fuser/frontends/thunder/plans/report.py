@@ -24,7 +24,7 @@ from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_tr
 from thunder_fuser.frontends.thunder.fuser import Fuser
 from thunder_fuser.frontends.thunder.fusion_record import Record, records_of
 from thunder_fuser.frontends.thunder.plans import html
-from thunder_fuser.frontends.thunder.plans.naming import Names, Naming
+from thunder_fuser.frontends.thunder.plans.naming import ComparedByName, Names, Naming
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion, counted
@@ -39,15 +39,16 @@ def _by_name(tag: Any) -> tuple[Callable[..., Any], tuple[Any, str]]:
 copyreg.pickle(ProxyTag, _by_name)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FusionReport:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class FusionReport(ComparedByName):
     """One fusion of a compiled function.
 
     name     name in the trace
     inputs   Thunder's proxies, in calling order
     outputs  Thunder's proxies, in the order in which they are returned
 
-    A report can be pickled and copied; a restored one shows the same and runs nothing.
+    A report can be pickled and copied; a restored one shows the same and runs nothing. Two are
+    equal if they show the same.
     """
 
     name: str
@@ -56,6 +57,12 @@ class FusionReport:
     _around: tuple[Refusal, ...]
     _call: FusionCall
     _names: Names
+
+    def _named(self) -> tuple[Any, ...]:
+        return self.signature, self.fusion, self.plan, self.refusals
+
+    def __hash__(self) -> int:
+        return hash(self.signature)
 
     @property
     def fusion(self) -> Fusion:
