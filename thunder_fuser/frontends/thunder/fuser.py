@@ -181,11 +181,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         start = time.perf_counter_ns()
         may_reorder, saves_like_torch = jit_options.may_reorder(), jit_options.saves_like_torch()
+        budget = jit_options.memory_budget()
         jit_options.warn_of_nvfusers(self.name)
         watch = Watch(self.name, trace)
         try:
             watch("trace", trace, detail="before fusion")
-            fused = self._planned(trace, may_reorder, saves_like_torch, jit_options.memory_budget())
+            fused = self._planned(trace, may_reorder, saves_like_torch, budget)
         except Exception as error:
             if current().strict:
                 raise

@@ -7,6 +7,7 @@ as well as one that has run.
 from __future__ import annotations
 
 import copyreg
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import Refusal, counted_refusals
+from thunder_fuser.errors import FuserTypeError, Refusal, counted_refusals
 from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
@@ -143,7 +144,12 @@ def fusions(fn: Any) -> tuple[FusionReport, ...]:
 
 
 def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
-    """Return the fusions of one trace, in execution order."""
+    """Return the fusions of one trace, in execution order. FuserTypeError for anything else."""
+    if not isinstance(trace, TraceCtx):
+        raise FuserTypeError(
+            f"fusions_of_trace: expected a trace, such as thunder.last_traces(fn)[-1], got "
+            f"{reprlib.repr(trace)}; of a compiled function: thunder_fuser.fusions(fn)"
+        )
     return _reports(trace, records_of(trace))
 
 
