@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import thunder
 import torch
 
 import thunder_fuser
 from thunder_fuser.errors import FuserError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
+from thunder_fuser.sharding import DeviceMesh
 
 Float, Int = DataType.Float, DataType.Int
 X, Y = torch.zeros(4, 8), torch.zeros(8)
@@ -126,6 +129,64 @@ def test_a_definition(name: str) -> None:
         x = fd.define_tensor([4, 8], True, Float)
         message = message_of(lambda: write(fd, x))
     assert re.search(".*".join(parts), message), message
+
+
+MESH = DeviceMesh((4,), ("tp",))
+ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a trace": (thunder_fuser.fusions_of_trace, "expected a trace, .* thunder_fuser.fusions"),
+    "not compiled": (lambda _: thunder_fuser.fusions(torch.sin), "thunder.jit.*after a call"),
+    "fusions": (lambda fn: thunder_fuser.report(thunder_fuser.fusions(fn)), "pass the function"),
+    "no report": (lambda fn: thunder_fuser.report(fn).compare(fn), r"thunder_fuser.report\(fn\)"),
+    "a size": (lambda fn: thunder_fuser.mesh_plans(fn, 4, {}), "sharding.DeviceMesh, got 4"),
+    "no axes": (lambda fn: thunder_fuser.mesh_plans(fn, MESH, {"x": 0}), '{"x": {"tp": 0}}'),
+    "no shape": (lambda _: DeviceMesh(4), r"size and the name of each axis.*got 4"),
+    "one name": (lambda _: DeviceMesh((4,), "tp"), r"size and the name of each axis.*got 'tp'"),
+    "no call": (thunder_fuser.LruFusionCache, r"write @LruFusionCache\(\)"),
+    "one reference": (lambda _: summed().validate([X, Y], X), r"list of reference.*pass \[y\]"),
+    "torch's call": (
+        lambda _: thunder_fuser.ops.softmax,
+        f"no operation fd.ops.softmax.*thunder.jit fuses the call .*{HERE}",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    fn = thunder.jit(lambda x: torch.sin(x) * 2, executors=[thunder_fuser.executor])
+    fn(X)
+    return fn
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_public_functions(name: str, compiled: Any) -> None:
+    wrong, pattern = ARGUMENTS[name]
+    message = message_of(lambda: wrong(compiled))
+    assert re.search(pattern, message), message
+
+
+def test_a_file_that_holds_no_definitions(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text('{"fusions": [{"definition": "x = 1"}]}')
+    message = message_of(lambda: thunder_fuser.LRUCache(2).deserialize(tmp_path / "cache"))
+    assert "cache was not written by serialize" in message
+
+
+def test_paths_are_text(tmp_path: Path) -> None:
+    with thunder_fuser.options(cache_dir=tmp_path, dump_dir=tmp_path) as chosen:
+        assert chosen.cache_folder == tmp_path
+        assert chosen.dump_dir == str(tmp_path)
+    assert "got PosixPath" in message_of(lambda: thunder_fuser.Options(fuel=tmp_path))  # type: ignore[arg-type]
+
+
+def test_without_a_compiler_reports_say_so(recwarn: pytest.WarningsRecorder) -> None:
+    fn = thunder.jit(lambda x: torch.cos(x) * 0.875, executors=[thunder_fuser.executor])
+    with thunder_fuser.options(strict=False, cxx="/no/compiler"):
+        assert torch.equal(fn(X), torch.cos(X) * 0.875)
+        (report,) = thunder_fuser.fusions(fn)
+        (refusal,) = report.refusals
+    assert refusal.code == "fallback"
+    assert "/no/compiler was not found; correct" in refusal.text
+    assert str(refusal) in str(report)
+    assert "fuser0 runs in torch" in str(recwarn.pop(RuntimeWarning).message)
 
 
 def test_inputs_are_a_list() -> None:

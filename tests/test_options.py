@@ -117,7 +117,7 @@ def test_an_override_stays_in_its_thread() -> None:
         ({"fuel": -3}, FuserValueError, "fuel: expected an integer of at least 0, got -3"),
         ({"precision": "exact"}, FuserValueError, "strict or fast"),
         ({"logs": "pases"}, FuserValueError, "did you mean passes"),
-        ({"cache_dir": Path("x")}, FuserTypeError, "cache_dir: expected text"),
+        ({"cache_dir": 5}, FuserTypeError, "cache_dir: expected text"),
     ],
 )
 def test_a_bad_override_changes_nothing(

@@ -102,6 +102,8 @@ class Options:
     def __post_init__(self) -> None:
         for option in TABLE:
             value = getattr(self, option.name)
+            if isinstance(value, os.PathLike) and str in option.kinds:
+                object.__setattr__(self, option.name, os.fspath(value))
             if bool in option.kinds and type(value) is int and value in (0, 1):
                 object.__setattr__(self, option.name, bool(value))
             option.check(getattr(self, option.name), option.name)

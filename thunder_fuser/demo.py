@@ -108,6 +108,9 @@ def _backward(inputs: Sequence[torch.Tensor]) -> bool:
     for report in thunder_fuser.fusions(compiled):
         plan = report.plan
         print(f"{report.name}: {counted(plan.kernels, 'kernel')}, {plan.bytes:,} B moved")
+        for refusal in report.refusals:
+            if refusal.code == "fallback":
+                print(f"  in torch {refusal}")
     for refusal, count in thunder_fuser.refusals(compiled).items():
         print(f"left to torch ({count}): {refusal}")
     return all(right)

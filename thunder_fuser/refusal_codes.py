@@ -120,8 +120,8 @@ CODES = (
     ),
     Code(
         "fallback",
-        "a kernel could not be prepared: its segment runs in torch",
-        "see the error that it names, and report it with the repro",
+        "a kernel could not be prepared: its segment, or the fusion, runs in torch",
+        "do what the error in it says; a bug: report it with the repro",
         'with planted("thunder_fuser.compile.lower"):\n    jit(torch.sin)(x)',
     ),
     Code(

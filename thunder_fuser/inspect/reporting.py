@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import FusionReport
 from thunder_fuser.inspect import page
@@ -90,7 +92,12 @@ class Report:
         return json.dumps(found, indent=1)
 
     def compare(self, other: Report) -> Comparison:
-        """Compare this program with `other`, a later one."""
+        """Compare this program with `other`, a later one. FuserTypeError for no report."""
+        if not isinstance(other, Report):
+            raise FuserTypeError(
+                f"compare: expected a Report, got {reprlib.repr(other)}; "
+                "pass thunder_fuser.report(fn)"
+            )
         return Comparison(self.program, other.program)
 
     def __str__(self) -> str:
@@ -133,5 +140,10 @@ def _program(source: Any, name: str, details: bool) -> Program:
             return program_of_traces([source], name or "trace", details)
         case [*traces] if traces and all(isinstance(t, TraceCtx) for t in traces):
             return program_of_traces(traces, name or "traces", details)
+        case [*_]:
+            raise FuserTypeError(
+                f"report: expected one source, or a list of traces, got {reprlib.repr(source)}; "
+                "for all fusions of a function pass the function"
+            )
     found = program_of_function(source, details)
     return dataclasses.replace(found, name=name) if name else found

@@ -8,6 +8,7 @@ different constants, it is planned with the solution, and each call is checked e
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -175,6 +176,13 @@ class Solution:
         self.left: list[Equation] = []
         self._reasons: dict[str, tuple[str, ...]] = {}
         self._seen: set[tuple[Extent, Extent]] = set()
+
+    def copied(self) -> Solution:
+        """A copy to which other equations can be added."""
+        new = copy.copy(self)
+        new.known, new.left = {**self.known}, [*self.left]
+        new._reasons, new._seen = {**self._reasons}, {*self._seen}
+        return new
 
     def add(self, found: Iterable[Equation]) -> None:
         """Solve further equations; FuserValueError if no sizes satisfy them."""

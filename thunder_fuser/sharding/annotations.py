@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from thunder_fuser.errors import FuserValueError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
@@ -79,9 +80,20 @@ def sharding_of(
 def annotated(
     names: Mapping[str, TensorView], mesh: DeviceMesh, placed: Placed
 ) -> dict[TensorView, Sharding]:
-    """Return the shardings of tensors whose names match. Raises FuserValueError for a pattern that
-    no name matches, and for placements that do not fit a tensor.
+    """Return the shardings of tensors whose names match. Raises FuserTypeError for anything but a
+    mesh and placements by axis, FuserValueError for a pattern that no name matches, and for
+    placements that do not fit a tensor.
     """
+    if not isinstance(mesh, DeviceMesh):
+        raise FuserTypeError(
+            f"expected a thunder_fuser.sharding.DeviceMesh, got {reprlib.repr(mesh)}; write "
+            'DeviceMesh((2, 4), ("dp", "tp"))'
+        )
+    if not isinstance(placed, Mapping) or not all(isinstance(v, Mapping) for v in placed.values()):
+        raise FuserTypeError(
+            'placements: expected the dimension that each mesh axis shards, by names, as in {"x": '
+            f'{{"tp": 0}}}}, got {placed!r}'
+        )
     found: dict[TensorView, Sharding] = {}
     for pattern, axes in placed.items():
         matching = [name for name in names if fnmatchcase(name, pattern)]

@@ -17,21 +17,29 @@ from typing import NamedTuple
 
 import torch
 
-from thunder_fuser.errors import FuserValueError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMesh:
     """Devices in an n-dimensional grid, numbered row-major.
 
-    Raises FuserValueError for an axis without devices, and unless each axis has its own name.
+    Raises FuserTypeError for anything but ints and names, FuserValueError for an axis without
+    devices, and unless each axis has its own name.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = self.names or tuple(f"axis{k}" for k in range(len(self.shape)))
+        for value, kind in ((self.shape, int), (self.names, str)):
+            if not isinstance(value, (list, tuple)) or not all(type(v) is kind for v in value):
+                raise FuserTypeError(
+                    "DeviceMesh: expected the size and the name of each axis, as in "
+                    f'DeviceMesh((2, 4), ("dp", "tp")), got {value!r}'
+                )
+        names = tuple(self.names) or tuple(f"axis{k}" for k in range(len(self.shape)))
+        object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "names", names)
         if min(self.shape, default=0) < 1:
             raise FuserValueError(f"DeviceMesh: sizes {list(self.shape)}; each must be at least 1")

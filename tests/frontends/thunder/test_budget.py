@@ -173,7 +173,8 @@ def test_an_inference_has_no_budget() -> None:
 
 @pytest.mark.parametrize("budget", [-1, 1.5, True, "half"])
 def test_other_budgets_are_refused(budget: Any) -> None:
-    with pytest.raises(FuserValueError, match="memory_budget"):
+    # Also where a bug of ours would be replaced by torch.
+    with thunder_fuser.options(strict=False), pytest.raises(FuserValueError, match="memory_budget"):
         jit(mlp, memory_budget=budget)(torch.randn(8, 8), torch.randn(8, 8))
 
 

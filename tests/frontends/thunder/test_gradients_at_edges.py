@@ -94,6 +94,41 @@ def test_a_remainder_of_a_number(program: Program) -> None:
     torch.testing.assert_close(ours, by[is_first])
 
 
+def divided(mode: str) -> Program:
+    return lambda x, y: torch.div(x, y, rounding_mode=mode)
+
+
+STEPS: dict[str, Program] = {
+    **{f.__name__: f for f in (torch.floor, torch.ceil, torch.round, torch.trunc, torch.sign)},
+    "decimals": lambda x: torch.round(x, decimals=2),
+    "tens": lambda x: torch.round(x, decimals=-1) + torch.round(x, decimals=0),
+    "scaled": lambda x: torch.floor(x) * 0.5,
+    "floor of a number": lambda x: torch.div(3.0, x, rounding_mode="floor"),
+    "trunc by a number": lambda x: x.div(0.7, rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_steps_have_gradients_of_zeros(name: str, dtype: torch.dtype) -> None:
+    same_as_eager(STEPS[name], (POINTS * 7).to(dtype))
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_rounded_quotient_has_gradients_of_zeros(mode: str) -> None:
+    """Also where those of the quotient are infinite."""
+    over = torch.tensor([0.0, -0.0, 1e-38, 3e38, math.inf, math.nan])
+    same_as_eager(divided(mode), over.flip(0), over)
+    same_as_eager(divided(mode), over[:, None], over)
+    same_as_eager(divided(mode), over, torch.tensor([2] * 6))
+
+
+def test_signs_that_are_copied() -> None:
+    same_as_eager(torch.copysign, POINTS, POINTS.flip(0) * 0)
+    same_as_eager(torch.copysign, POINTS[:, None], POINTS.nan_to_num())
+    same_as_eager(lambda x: torch.copysign(x, -2), torch.tensor([0.0, -0.0, 1.0, -3.0]))
+
+
 @pytest.mark.parametrize("base", [0, 0.0, -2.0, 2, 0.5])
 def test_a_power_of_a_number(base: float) -> None:
     same_as_eager(lambda x: torch.pow(base, x), torch.tensor([0.0, -0.0, 1.0, 2.0, 3.5, -1.0]))

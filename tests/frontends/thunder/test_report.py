@@ -15,6 +15,7 @@ import thunder_fuser
 from tests.frontends.thunder.programs import fake, jit, traced
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.thunder import FusionReport, fusions, refusals
+from thunder_fuser.frontends.thunder.fuser import Fuser
 
 
 def program(x: Any, y: Any, scale: Any) -> Any:
@@ -173,3 +174,16 @@ def test_reports_can_be_kept(
     plans = [report.plan for report in reports]
     assert list(map(str, copied(plans))) == list(map(str, plans))
     assert copied(thunder_fuser.refusals(function)) == thunder_fuser.refusals(function)
+    segments = thunder_fuser.segments(function)
+    assert copied(segments) == segments
+    assert kept == reports
+    assert reports[0] != reports[1]
+    assert len({*kept, *reports}) == len(reports)
+
+
+def test_the_executor_is_one_in_each_process() -> None:
+    executor = thunder_fuser.executor
+    assert copy.deepcopy([executor]) == [executor]
+    assert pickle.loads(pickle.dumps(executor)) is executor
+    with pytest.raises(FuserValueError, match="register_executor"):
+        copy.copy(Fuser("unregistered"))

@@ -114,10 +114,16 @@ Definition = TypeVar("Definition", bound=Recorder)
 class LRUCache:
     """LRU cache of compiled fusions, keyed by structure (names do not matter).
 
-    Look-ups and insertions are thread-safe. FuserValueError for `max_fusions` below 1.
+    Look-ups and insertions are thread-safe. FuserTypeError for a
+    `max_fusions` that is no int, FuserValueError for one below 1.
     """
 
     def __init__(self, max_fusions: int) -> None:
+        if type(max_fusions) is not int:
+            raise FuserTypeError(
+                f"max_fusions: expected an int, got {max_fusions!r}; as a decorator, write "
+                "@LruFusionCache()"
+            )
         if max_fusions < 1:
             raise FuserValueError(f"max_fusions: expected at least 1, got {max_fusions}")
         self.max_fusions = max_fusions
@@ -188,7 +194,11 @@ class LRUCache:
         except (ValueError, KeyError, TypeError) as error:
             raise FuserValueError(f"{filename} was not written by serialize: {error}") from error
         for text in definitions:
-            graph = graph_of(read_definition(text), Recorder.finished())
+            try:
+                graph = graph_of(read_definition(text), Recorder.finished())
+            except FuserError as error:
+                error.args = (f"{filename} was not written by serialize: {error}",)
+                raise
             self.put(graph, FusionExecutorCache(graph))
 
 

@@ -55,7 +55,8 @@ class FusionDefinition(Recorder):
     """A fusion written by hand; compiled at the first call for each kind of inputs.
 
     Defined in a `with` block, or in the method `definition` of a subclass. `id` and `max_length`
-    are accepted for compatibility and ignored.
+    are accepted for compatibility and ignored. A definition can be copied and pickled; a restored
+    one has the plan of the last call, and compiles at its next one.
     """
 
     def __init__(self, id: int | None = None, max_length: int = 9999) -> None:
@@ -69,6 +70,12 @@ class FusionDefinition(Recorder):
         self._is_told = False
         self._ranks: Ranks | None = None
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy: outside of any `with` block, without process groups and fake tensors,
+        which cannot be pickled.
+        """
+        return {**super().__getstate__(), "_ranks": None, "_tokens": [], "fake_inputs": None}
 
     def __enter__(self) -> FusionDefinition:
         current()  # reads the environment, which may enable logging from here on

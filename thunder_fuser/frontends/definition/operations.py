@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from thunder_fuser.frontends.definition.indexing import INDEXING
 from thunder_fuser.frontends.definition.opaque import OPAQUE
 from thunder_fuser.frontends.definition.origin import calling_origin
@@ -62,6 +64,8 @@ def _unknown(name: str) -> Exception:
         return unavailable
     near = difflib.get_close_matches(name, _BUILDERS, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; dir(fd.ops) lists them"
+    if hasattr(torch, name) or hasattr(torch.nn.functional, name):
+        hint += f" Torch's {name} is written in its parts here; thunder.jit fuses the call"
     origin = calling_origin(name)
     place = f"at {origin.file}:{origin.line}"
     return AttributeError(f"there is no operation fd.ops.{name}{hint} ({place})")

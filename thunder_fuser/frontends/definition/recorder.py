@@ -43,6 +43,16 @@ class Recorder:
         self.loops: dict[ir.TensorView, LoopDomain] = {}
         """Loop domains of the tensors that have a device mesh."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """State of a copy, which records into a builder of its own."""
+        state = {**self.__dict__, "_builder": self._builder.copied(), "loops": dict(self.loops)}
+        del state["ops"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.ops = Ops(lambda: self)
+
     @classmethod
     def finished(cls) -> Recorder:
         """A recorder whose values can be inspected and that takes no more operations."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.frontends.definition.rounding import ErrorAnalysis
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
@@ -42,6 +42,10 @@ def expected_outputs(
     lengths of their reductions allow (`rounding.py`), or torch's own deviation if larger. A given
     reference may have been rounded to the narrowest of the dtypes after every operation.
     """
+    if given is not None and not isinstance(given, (list, tuple)):
+        raise FuserTypeError(
+            f"validate: expected a list of reference outputs, got {type(given).__name__}; pass [y]"
+        )
     binding = bind(fusion, inputs, device)
     static = specialise(fusion, binding.sizes)
     analysis = ErrorAnalysis(binding.device, 0.0 if given is None else _narrowest(static))

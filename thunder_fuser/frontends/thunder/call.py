@@ -66,6 +66,7 @@ class FusionCall:
         # Calls that run in torch before the kernels are tried again: for ever after a bug.
         self._pause: float = 0
         self._failures = 0
+        self._replaced: tuple[Refusal, ...] = ()
         self.shardings: Shardings | None = None
         self._on_dtensors: FusionOnDTensors | None = None
         fusion = self.compiled.fusion
@@ -133,8 +134,11 @@ class FusionCall:
 
     @property
     def in_torch(self) -> tuple[Refusal, ...]:
-        """Reasons that segments of `plan()` fell back to torch: internal errors."""
-        return self.compiled.latest.in_torch if self.compiled.latest else ()
+        """Reasons that segments of `plan()`, or all of them, fell back to torch: internal errors, a
+        missing compiler.
+        """
+        latest = self.compiled.latest
+        return self._replaced if self._pause or latest is None else latest.in_torch
 
     def names(self) -> dict[str, str]:
         """Map result names of `plan()`, which may be that of an equal fusion, to the trace's."""
@@ -162,6 +166,7 @@ class FusionCall:
             return self._in_torch(inputs)
         if current().strict or not is_replaceable(error):
             raise error
+        self._replaced = (Refusal("fallback", f"{type(error).__name__}: {error}", self.name),)
         if is_passing(error):
             # 1, 3, 7, ... calls: an attempt may take seconds.
             self._failures = min(self._failures + 1, _MOST_DOUBLINGS)

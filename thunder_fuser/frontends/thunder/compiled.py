@@ -71,6 +71,7 @@ def all_traces(of: Any) -> list[TraceCtx]:
 
 def _not_compiled(of: Any) -> FuserTypeError:
     return FuserTypeError(
-        f"{reprlib.repr(of)} was not made by thunder.jit, thunder.compile or thunderfx; for a "
-        "function of torch.compile(f, backend=b) with b = ThunderCompiler(..), pass b"
+        f"{reprlib.repr(of)} was not made by thunder.jit, thunder.compile or thunderfx; pass fn = "
+        "thunder.jit(f, executors=[thunder_fuser.executor]) after a call, or, for a function of "
+        "torch.compile(f, backend=b) with b = ThunderCompiler(..), pass b"
     )

@@ -21,11 +21,11 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
-from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
+from thunder.extend import FUEL_LEVEL, FusionExecutor, get_executor, register_executor
 
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
-from thunder_fuser.errors import InternalError, Refusal
+from thunder_fuser.errors import FuserValueError, InternalError, Refusal
 from thunder_fuser.frontends.thunder import jit_options, repro
 from thunder_fuser.frontends.thunder.autograd import (
     attention,
@@ -136,6 +136,10 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                 symbol, partial(_is_claimed, symbol), grad_transform=gradients.RULES.get(symbol)
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, also in another process, are the executor that is registered by that name."""
+        return _registered, (self.name,)
+
     def __iter__(self) -> Iterator[Fuser]:
         """Iterate as a list of one executor, so that Thunder accepts `executors=executor`."""
         yield self
@@ -177,11 +181,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         start = time.perf_counter_ns()
         may_reorder, saves_like_torch = jit_options.may_reorder(), jit_options.saves_like_torch()
+        budget = jit_options.memory_budget()
         jit_options.warn_of_nvfusers(self.name)
         watch = Watch(self.name, trace)
         try:
             watch("trace", trace, detail="before fusion")
-            fused = self._planned(trace, may_reorder, saves_like_torch, jit_options.memory_budget())
+            fused = self._planned(trace, may_reorder, saves_like_torch, budget)
         except Exception as error:
             if current().strict:
                 raise
@@ -384,6 +389,16 @@ def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundS
             kept.append(prim)
             needed |= {p.name for p in operands(prim)}
     return kept[::-1]
+
+
+def _registered(name: str) -> Fuser:
+    found = get_executor(name)
+    if not isinstance(found, Fuser):
+        raise FuserValueError(
+            f"executor {name!r} is copied as the one that is registered by its name, and there is "
+            "none; register it: thunder.extend.register_executor(...)"
+        )
+    return found
 
 
 executor: Fuser = register_executor(Fuser())

@@ -115,7 +115,11 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
         new = copy.copy(self)
         new._inputs, new._state = [*self._inputs], [*self._state]
         new._exprs, new._outputs = [*self._exprs], [*self._outputs]
-        new._updates = [*self._updates]
+        new._updates, new._computed = [*self._updates], {**self._computed}
+        new._solution = self._solution and self._solution.copied()
+        if self._known_extents is not None:
+            new._known_extents = None
+            new._extents().served.update(self._known_extents.served)
         return new
 
     def build(self) -> Fusion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -147,7 +148,7 @@ class ValueBuilder:
     def _extents(self) -> size_arithmetic.Extents:
         if self._known_extents is None:
             self._known_extents = size_arithmetic.Extents(
-                self._computed, lambda name: self._unknown(name, -(2**63))
+                self._computed, partial(self._unknown, least=-(2**63))
             )
         return self._known_extents
 

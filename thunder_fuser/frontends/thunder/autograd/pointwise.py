@@ -14,8 +14,9 @@ from thunder.core.transforms import (
     _pow_grad,
 )
 
-from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_to
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_nothing, put_to
 from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
 
 
 def _clamp(
@@ -56,12 +57,6 @@ def _nan_to_num(
     return result
 
 
-def _sign(x: TensorProxy) -> TensorProxy:
-    result = prims.sign(x)
-    put_grad(x, ltorch.zeros_like(get_grad(result)))
-    return result
-
-
 def _constant(primitive: Rule) -> Rule:
     """Rule of an operation through which no gradient goes: its result is an integer or a boolean,
     or is detached.
@@ -73,15 +68,25 @@ def _constant(primitive: Rule) -> Rule:
     return rule
 
 
-def _steps(primitive: Rule) -> Rule:
-    """Rule of a step function: a gradient of zeros."""
+def _steps(call: Rule) -> Rule:
+    """Rule of a step function: gradients of zeros, also where what it rounds has none, such as a
+    quotient by 0.
+    """
 
-    def rule(x: TensorProxy) -> TensorProxy:
-        result: TensorProxy = primitive(x)
-        put_grad(x, ltorch.zeros_like(get_grad(result)))
+    def rule(*operands: TensorProxy | float) -> TensorProxy:
+        result: TensorProxy = call(*operands)
+        put_nothing(result, *operands)
         return result
 
     return rule
+
+
+def _copysign(x: TensorProxy | float, sign: TensorProxy | float) -> TensorProxy:
+    result: TensorProxy = ltorch.copysign(x, sign)
+    if isinstance(x, TensorProxy):
+        put_to(x, ltorch.where(x == 0, 0.0, get_grad(result) * (result / x)))
+    put_nothing(result, sign)
+    return result
 
 
 def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
@@ -143,7 +148,13 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nan_to_num": _nan_to_num,
     "torch.detach": _constant(ltorch.detach),
     PrimIDs.FLIP: _flip,
-    PrimIDs.SIGN: _sign,
+    "torch.copysign": _copysign,
+    # Thunder takes the primitives of the first two for constants.
+    "torch.floor": _steps(ltorch.floor),
+    "torch.ceil": _steps(ltorch.ceil),
+    "torch.floor_divide": _steps(ltorch.floor_divide),
+    TRUNC_DIVIDE.id: _steps(TRUNC_DIVIDE),
+    PrimIDs.SIGN: _steps(prims.sign),
     PrimIDs.ROUND: _steps(prims.round),
     PrimIDs.TRUNC: _steps(prims.trunc),
     PrimIDs.ISFINITE: _constant(prims.isfinite),

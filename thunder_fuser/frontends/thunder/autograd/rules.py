@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core.prims import put_grad
+from thunder.core import dtypes
+from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
@@ -29,3 +30,11 @@ def put_to(x: TensorProxy, gradient: TensorProxy) -> None:
     if dims:
         gradient = ltorch.sum(wide(gradient), dims, keepdim=True)
     put(x, ltorch.reshape(gradient, x.shape) if missing else gradient)
+
+
+def put_nothing(result: TensorProxy, *operands: TensorProxy | float) -> None:
+    """Put gradients of zeros for the operands of a call whose result they do not move."""
+    nothing = ltorch.zeros_like(get_grad(result))
+    for x in operands:
+        if isinstance(x, TensorProxy) and dtypes.is_inexact_dtype(x.dtype):
+            put_to(x, nothing)

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder import clang
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 
+from thunder_fuser.frontends.thunder.claims.operands import rounded_number
 from thunder_fuser.frontends.thunder.composites.arguments import (
     Unusual,
     floats,
@@ -105,6 +108,27 @@ def _sgn(x: TensorProxy) -> TensorProxy:
     return ltorch.sign(x)
 
 
+TRUNC_DIVIDE = Symbol("trunc_divide", meta=clang.trunc_divide, id="trunc_divide")
+"""The quotient rounded towards 0, as one call: its gradient is not that of its parts."""
+
+
+def _div(x: Any, other: Any, *, rounding_mode: str | None = None) -> TensorProxy:
+    if rounding_mode != "trunc":
+        raise Unusual
+    result: TensorProxy = TRUNC_DIVIDE(x, other)
+    return result
+
+
+def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
+    if decimals == 0:
+        return ltorch.round(x)
+    floats(x)
+    power = rounded_number(10.0 ** abs(decimals), dtypes.to_torch_dtype(x.dtype))
+    if decimals < 0:
+        return ltorch.round(x / power) * power
+    return ltorch.round(x * power) / power
+
+
 PARTS: Mapping[str, Callable[..., Any]] = {
     "clamp_min": _clamp_min,
     "clamp_max": _clamp_max,
@@ -121,4 +145,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "rad2deg": _scaled(180 / math.pi),
     "rsub": _rsub,
     "sgn": _sgn,
+    "div": _div,
+    "round": _round,
 }

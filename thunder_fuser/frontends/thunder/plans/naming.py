@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from thunder.core.devices import to_device
 from thunder.core.dtypes import to_dtype
@@ -16,6 +17,32 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _NAME = re.compile(r"\bT(\d+)\b")
+
+
+class ComparedByName:
+    """Dataclasses with Thunder's proxies in their fields, of which names are compared: to compare
+    proxies themselves is an operation of a trace.
+    """
+
+    __slots__ = ()
+
+    def _named(self) -> Any:
+        return tuple(_by_name(getattr(self, f.name)) for f in fields(self) if f.compare)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        equal: bool = self._named() == other._named()
+        return equal
+
+    def __hash__(self) -> int:
+        return hash(self._named())
+
+
+def _by_name(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_by_name, value))
+    return value.name if isinstance(value, Proxy) else value
 
 
 @dataclass(frozen=True, slots=True)

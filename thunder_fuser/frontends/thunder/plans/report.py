@@ -7,6 +7,7 @@ as well as one that has run.
 from __future__ import annotations
 
 import copyreg
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,14 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import Refusal, counted_refusals
+from thunder_fuser.errors import FuserTypeError, Refusal, counted_refusals
 from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.fuser import Fuser
 from thunder_fuser.frontends.thunder.fusion_record import Record, records_of
 from thunder_fuser.frontends.thunder.plans import html
-from thunder_fuser.frontends.thunder.plans.naming import Names, Naming
+from thunder_fuser.frontends.thunder.plans.naming import ComparedByName, Names, Naming
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion, counted
@@ -39,15 +40,16 @@ def _by_name(tag: Any) -> tuple[Callable[..., Any], tuple[Any, str]]:
 copyreg.pickle(ProxyTag, _by_name)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FusionReport:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class FusionReport(ComparedByName):
     """One fusion of a compiled function.
 
     name     name in the trace
     inputs   Thunder's proxies, in calling order
     outputs  Thunder's proxies, in the order in which they are returned
 
-    A report can be pickled and copied; a restored one shows the same and runs nothing.
+    A report can be pickled and copied; a restored one shows the same and runs nothing. Two are
+    equal if they show the same.
     """
 
     name: str
@@ -56,6 +58,12 @@ class FusionReport:
     _around: tuple[Refusal, ...]
     _call: FusionCall
     _names: Names
+
+    def _named(self) -> tuple[Any, ...]:
+        return self.signature, self.fusion, self.plan, self.refusals
+
+    def __hash__(self) -> int:
+        return hash(self.signature)
 
     @property
     def fusion(self) -> Fusion:
@@ -136,7 +144,12 @@ def fusions(fn: Any) -> tuple[FusionReport, ...]:
 
 
 def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
-    """Return the fusions of one trace, in execution order."""
+    """Return the fusions of one trace, in execution order. FuserTypeError for anything else."""
+    if not isinstance(trace, TraceCtx):
+        raise FuserTypeError(
+            f"fusions_of_trace: expected a trace, such as thunder.last_traces(fn)[-1], got "
+            f"{reprlib.repr(trace)}; of a compiled function: thunder_fuser.fusions(fn)"
+        )
     return _reports(trace, records_of(trace))
 
 

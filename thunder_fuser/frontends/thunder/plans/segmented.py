@@ -22,7 +22,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.fusion_record import records_of
-from thunder_fuser.frontends.thunder.plans.naming import Names, Naming
+from thunder_fuser.frontends.thunder.plans.naming import ComparedByName, Names, Naming
 from thunder_fuser.frontends.thunder.plans.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.trace.aliases import updates
@@ -33,8 +33,8 @@ from thunder_fuser.segment.plan import Kind, SegmentedFusion, counted
 from thunder_fuser.segment.regions.budget import Traded
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSegment:
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceSegment(ComparedByName):
     """One step of a trace: a kernel, a torch call, or a view.
 
     kind      as in a fusion's plan; "opaque" for torch calls, "alias" for views
@@ -70,8 +70,8 @@ class TraceSegment:
         return f"{head}: {self.bytes_read:,} B read, {self.bytes_written:,} B written{work}{times}"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceBoundary:
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceBoundary(ComparedByName):
     """A tensor that one segment writes and others read; `reason`: why it is not recomputed."""
 
     tensor: Proxy
