@@ -33,6 +33,10 @@ _COLUMNS = (
     Column("kernels", "kernels"),
 )
 _WORKLOAD = "workload "
+_HIDDEN_SECONDS = 2.2e-6
+"""Part of a launch that a graph hides behind the kernel before it. Measured on an H200: the second
+kernel of Fuser 4269, cut, takes 1.5 us, and the kernel of the same that is not cut 3.8.
+"""
 
 
 def calibration(
@@ -55,7 +59,7 @@ def _rows(name: str, line: Mapping[str, Any], device: DeviceInfo) -> Iterator[di
     plans = [estimated(plan, device) for plan in _plans(name)] if measured else []
     if not plans:
         return
-    expected = sum(plan.seconds for plan in plans)
+    expected = sum(plan.seconds - _HIDDEN_SECONDS * max(0, plan.kernels - 1) for plan in plans)
     then = [k["name"] for k in line.get("of kernels", line.get("strict kernels", ()))]
     now = [g.kernel.name for plan in plans for g in generate_kernels(plan, device).values()]
     bounds = (s.estimate.bound for p in plans for s in p.segments if s.kernels and s.estimate)

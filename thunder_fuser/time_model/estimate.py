@@ -4,16 +4,18 @@ A multiprocessor has some resident blocks (occupancy.py). Each alternates betwee
 barriers, shuffles), memory transfers and instruction issue. Latency is hidden while other blocks
 have work; without overlap, all three add up. In between, memory and issue slots are queues whose
 utilisation depends on the number of agents (queueing.py). An agent is a block if its threads wait
-for each other, else a warp; one that prefetches its next row while it computes counts as two. The
-constants below were fitted to 85 rows measured on an H200 (benchmarks/gpu_day/calibration.py): the
-error is 3 % in the median, and 24 % at most for kernels of 10 us or more.
+for each other, else a warp; one that prefetches its next row while it computes counts as two.
+Blocks that all run at the same time and loop over rows begin together, end when the one with the
+most rows does (turns.py), and overlap with nothing before and behind these (latency.py).
+
+Constants were fitted to 85 rows measured on an H200 (benchmarks/gpu_day/calibration.py): the error
+is 3 % in the median, and 20 % at most for kernels of 10 us or more.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,29 +23,15 @@ from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.occupancy import resident_blocks
 from thunder_fuser.time_model.instruction_mix import instruction_regions
-from thunder_fuser.time_model.instruction_values import Access, Region
+from thunder_fuser.time_model.instruction_values import Region
+from thunder_fuser.time_model.latency import CHAIN_CLOCKS, ISSUED, SUSTAINED, Latency
 from thunder_fuser.time_model.pipes import Pipe
 from thunder_fuser.time_model.queueing import Network
 from thunder_fuser.time_model.registers import registers_of
 from thunder_fuser.time_model.traffic import Traffic, traffic_of
 
-_SUSTAINED = 0.92
-"""Sustained clock rate under load, as a fraction of the highest clock rate."""
-_ISSUED = 0.85
-"""Fraction of issue slots that a busy scheduler uses: dependencies and the register file cost the
-rest.
-"""
-_CHAIN_CLOCKS = 2.5
-"""Clocks between two instructions of a warp that runs alone, dependent or not."""
-_BARRIER_CLOCKS = 40
-_EXCHANGE_CLOCKS = 30
-"""Clocks of a shuffle and the use of its result."""
-_BLOCK_SECONDS = 0.35e-6
-"""Seconds from the end of a block to the first instruction of the next one in its slot."""
 _START_SECONDS = 0.6e-9
 """Seconds between the starts of two blocks of a device."""
-_NEAR = 0.4
-"""Latency of the L2 cache, as a fraction of that of memory."""
 _L2_RATE = 1.6
 """Bandwidth of the L2 cache, as a multiple of that of memory."""
 _PORT_BYTES = 64
@@ -149,10 +137,16 @@ class _Need(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Seconds of a wave of resident blocks, and of ramp-up and drain at the kernel's two ends."""
+    """Seconds of a wave of resident blocks.
+
+    seconds  of all of it, in between ramp-up and drain
+    ends     ramp-up and drain at the kernel's two ends
+    alone    of one block's rows, where no other block slows them down
+    """
 
     seconds: float
     ends: float
+    alone: float
 
 
 class _Model:
@@ -160,7 +154,7 @@ class _Model:
         self.kernel, self.device = kernel, device
         self.regions = instruction_regions(kernel, _arch(device))
         self.warps = -(-kernel.threads // WARP_SIZE)
-        self.clock = device.clock_rate * _SUSTAINED
+        self.clock = device.clock_rate * SUSTAINED
         self.sms = device.sms_of_clusters(kernel.cluster)
         self.busy = min(kernel.blocks, self.sms)
         wanted = registers_of(kernel, device) if registers is None else registers
@@ -169,6 +163,10 @@ class _Model:
         self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
         self.bandwidth = device.copy_bandwidth
         self.sizes = {p.name: p.bytes for p in kernel.parameters if p.is_pointer}
+        self.loops = [r for r in self._busiest.line if r.is_loop and r.total]
+        rows = self.loops[-1] if self.loops and self._waves <= 1 else None
+        threads = self.resident * self.warps * WARP_SIZE
+        self.latency = Latency(self.regions, rows, self.sizes, threads, self._waves, device)
 
     def estimate(self) -> Estimate:
         kernel, device = self.kernel, self.device
@@ -178,13 +176,16 @@ class _Model:
                 mix[pipe] += n * region.total * kernel.blocks * kernel.threads
         traffic = traffic_of(kernel, self.regions, self.sizes, self.resident, self.busy, device)
         arithmetic = self._arithmetic(mix, self._replays())
-        waiting = self._waiting()
+        waiting = self.latency.of_block()
         memory = traffic.memory / self.bandwidth
         cache = traffic.cache / (self.bandwidth * _L2_RATE)
         parts = {"memory": memory, "L2": cache, **arithmetic, "latency": waiting * self._waves}
-        seconds = self._rounds(max(memory, cache), max(arithmetic.values()), waiting, traffic)
+        work = max(arithmetic.values()) * self.latency.share_beside_rows
+        seconds = self._rounds(max(memory, cache), work, waiting, traffic)
         barriers = sum(r.grid_barriers * r.total for r in self.regions)
-        extra = device.launch_seconds + barriers * device.grid_barrier_seconds + self._finishing()
+        extra = device.launch_seconds + barriers * device.grid_barrier_seconds
+        # Partial results go to the L2 cache and come back.
+        extra += self.latency.of_finish() + self._workspace_bytes / (self.bandwidth * _L2_RATE)
         return Estimate(
             seconds + extra,
             self._bound(parts, seconds, extra, traffic),
@@ -221,45 +222,12 @@ class _Model:
     def _arithmetic(self, mix: Mapping[Pipe, float], replays: float) -> dict[str, float]:
         """Return the seconds of each pipe, and of the issue slots that all pipes share."""
         lanes = self.device.lanes
-        clocks = {"issue": sum(mix.values()) / (lanes.issue * _ISSUED)}
+        clocks = {"issue": sum(mix.values()) / (lanes.issue * ISSUED)}
         for pipe, n in mix.items():
             if pipe is not Pipe.OTHER:
                 n += replays if pipe is Pipe.LSU else 0.0
                 clocks[pipe.name] = n / getattr(lanes, pipe.name.lower())
         return {name: n / (self.clock * self.busy) for name, n in clocks.items()}
-
-    def _waiting(self) -> float:
-        """Return the seconds that a block waits for loads, barriers and shuffles."""
-        found = _BLOCK_SECONDS
-        for region in self.regions:
-            clocks = region.barriers * _BARRIER_CLOCKS + region.exchanges * _EXCHANGE_CLOCKS
-            loads = self.device.load_seconds * sum(self._load_waits(region))
-            found += region.total * clocks / self.clock + _waits(region) * loads
-        return found + (self.device.load_seconds if self._copies_rows else 0.0)
-
-    def _finishing(self) -> float:
-        """Return the seconds behind a grid barrier, when only the finishing blocks have work."""
-        clocks = waits = 0.0
-        each = max(_CHAIN_CLOCKS, self.warps * WARP_SIZE / (self.device.lanes.issue * _ISSUED))
-        for region in self.regions:
-            if region.finishes and region.total:
-                first = [r for r in region.line if r.finishes][-1]
-                clocks += region.instructions * each * region.total / first.total
-                waits += _NEAR if region is first else 0.0
-        return clocks / self.clock + waits * self.device.load_seconds
-
-    def _load_waits(self, region: Region) -> Iterator[float]:
-        """Yield the latency of each group of loads between two barriers, predicated or not: 1 for
-        memory, less if the L2 cache holds their tensors.
-        """
-        phases: dict[int, list[Access]] = {}
-        loads = (a for r in self.regions if r.waiting is region for a in r.accesses)
-        for access in loads:
-            if not (access.is_store or access.is_ahead or access.is_async):
-                phases.setdefault(access.phase, []).append(access)
-        for accesses in phases.values():
-            near = all(4 * self.sizes[a.tensor] <= self.device.l2_bytes for a in accesses)
-            yield _NEAR if near and self._waves > 1 else 1.0
 
     # ---- how it adds up
 
@@ -280,7 +248,25 @@ class _Model:
             keeps_step = not full or rest < _SHARING
             turns.append((1, self._turn(-(-rest // sms), min(rest, sms), need, keeps_step)))
         started = min(blocks, sms * self.resident) * _START_SECONDS
-        return started + turns[0][1].ends + sum(n * turn.seconds for n, turn in turns)
+        ends = started + turns[0][1].ends
+        if self.latency.rows is None:
+            return ends + sum(n * turn.seconds for n, turn in turns)
+        return ends + self.latency.around_rows() + self._of_uneven_rows(turns[0][1])
+
+    def _of_uneven_rows(self, wave: _Turn) -> float:
+        """Return the seconds of a wave whose blocks have more or fewer rows. Those that have a k-th
+        one share what the device has, and no row takes less than it does on an idle device.
+        """
+        rows = sorted(self._rows_of_blocks)
+        if not sum(rows):
+            return wave.seconds
+        mean = sum(rows) / len(rows)
+        seconds = before = 0.0
+        for n, count in enumerate(rows):
+            sharing = wave.seconds * (len(rows) - n) / len(rows)
+            seconds += (count - before) / mean * max(wave.alone, sharing)
+            before = count
+        return seconds
 
     def _turn(self, resident: int, sms: int, need: _Need, in_step: bool) -> _Turn:
         """Return the time of a wave of `resident` blocks on each of `sms` multiprocessors; if
@@ -291,7 +277,7 @@ class _Model:
         memory, work = need.memory * sms / parts, need.work / parts
         # A lone agent issues no faster than its dependencies allow.
         warps = max(1.0, self.warps / parts)
-        alone = work * self.device.lanes.issue * _ISSUED / WARP_SIZE * _CHAIN_CLOCKS / warps
+        alone = work * self.device.lanes.issue * ISSUED / WARP_SIZE * CHAIN_CLOCKS / warps
         delay = need.waiting + max(0.0, alone - work)
         port = need.memory / parts * self.bandwidth / (_PORT_BYTES * self.clock)
         # Service times of whole blocks vary less than those of warps, so their queues are shorter.
@@ -310,31 +296,34 @@ class _Model:
         # Stores take memory bandwidth although no block waits for them.
         rate = min(rate, 1 / max(memory, 1e-30))
         # Memory idles during the first load's latency and while the last row is computed.
-        ends = self.device.load_seconds + max(alone, work) / self._rows
-        return _Turn(agents / rate, min(1.0, rate * memory) * ends)
+        # The first row's latency is among what is before the rows, if it is loaded there.
+        is_before = bool(need.ahead) and self.latency.rows is not None
+        begins = 0.0 if is_before else self.device.load_seconds
+        ends = min(1.0, rate * memory) * (begins + max(alone, work) / self._rows)
+        by_itself = max(alone, parts * work) + need.waiting
+        return _Turn(agents / rate, ends, min(by_itself, agents / rate))
 
     @property
     def _rows(self) -> float:
         """Rows that a thread processes one after the other: trips of the outermost loop."""
-        loops = [r for r in self._busiest.line if r.is_loop and r.total]
-        return max(1.0, loops[-1].total) if loops else 1.0
+        return max(1.0, self.loops[-1].total) if self.loops else 1.0
+
+    @property
+    def _rows_of_blocks(self) -> Sequence[int]:
+        """Turns of each block in the innermost loop around the busiest region that it decides."""
+        found = (r.turns for r in self.loops if r.turns is not None)
+        return next(found, [1] * self.kernel.blocks)
 
     @property
     def _busiest(self) -> Region:
         return max(self.regions, key=lambda r: r.instructions * r.total)
 
     @property
-    def _copies_rows(self) -> bool:
-        """True if blocks wait for whole rows that are copied asynchronously, without prefetch."""
-        copies = [a for r in self.regions for a in r.accesses if a.is_async]
-        return bool(copies) and not any(a.is_ahead for a in copies)
-
-    @property
     def _parts_of_block(self) -> int:
         """Agents of a block: its warps if the busiest region has no barriers, its groups if these
         have barriers of their own, else 1. Barriers that are rare beside that region do not count.
         """
-        if self._copies_rows:
+        if self.latency.copies_rows:
             return 1
         busiest = self._busiest
         around = [r for r in busiest.line if r.is_loop or r is busiest]
@@ -356,16 +345,6 @@ class _Model:
         if word in ("memory", "L2") and traffic.asked > 1.5 * traffic.wanted:
             word = "sectors"
         return word if most > 0.75 * seconds else "latency"
-
-
-def _waits(region: Region) -> float:
-    """Return how often a thread waits for loads of a region: once per group of unrolled iterations,
-    and once per remaining iteration.
-    """
-    if region.unroll == 1 or not region.total:
-        return region.total
-    together, left = divmod(math.ceil(region.times), region.unroll)
-    return region.total / region.times * (together + left)
 
 
 def _arch(device: DeviceInfo) -> str:

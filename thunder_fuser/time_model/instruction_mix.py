@@ -26,6 +26,7 @@ from thunder_fuser.time_model.instruction_expressions import (
 from thunder_fuser.time_model.instruction_memory import ACCESS_BYTES, Place, array_name
 from thunder_fuser.time_model.instruction_values import Form, Number, Region, Sample
 from thunder_fuser.time_model.pipes import Mix, Pipe
+from thunder_fuser.time_model.turns import turns_of_blocks
 
 _STEP = Mix({Pipe.ALU: 2.0, Pipe.OTHER: 1.0})
 """Loop overhead per iteration: increment, comparison, branch."""
@@ -53,6 +54,7 @@ class InstructionMix(ExpressionMix):
             ir.LaunchIndex.BLOCK: (0, kernel.blocks),
             ir.LaunchIndex.THREAD: (0, kernel.threads),
         }
+        self.values.root.turns = (1,) * kernel.blocks
         self.values.root.mix.update(_START)
         self._body(kernel.body)
         self.regions = self.values.finish()
@@ -248,7 +250,9 @@ class InstructionMix(ExpressionMix):
                 self.environment[s.axis] = Form(k)
                 self._body(s.body)
             return
-        region = self.values.enter(True, trips)
+        turns = self._turns_of(s, trips if known else None)
+        region = self.values.enter(True, _mean_trips(turns, self.values.here.turns) or trips)
+        region.loop, region.turns = s, turns
         region.unroll = s.unroll or 1
         region.finishes = self._is_past_barrier
         region.mix.update({pipe: n / region.unroll for pipe, n in _STEP.items()})
@@ -259,6 +263,18 @@ class InstructionMix(ExpressionMix):
         self._want(changed)
         self.values.leave()
         self._forget(changed)
+
+    def _turns_of(self, loop: ir.Loop, trips: float | None) -> Sequence[int] | None:
+        """Return how often each block runs a loop's body, `trips` times each time if that is known;
+        None if the block does not decide that.
+        """
+        here = self.values.here
+        if here.turns is None:
+            return None
+        if trips is not None:
+            return [n * round(trips) for n in here.turns]
+        around = [r.loop for r in reversed(here.line) if r.loop is not None]
+        return turns_of_blocks(self._kernel, [*around, loop])
 
     def _scope(self, s: ir.Scope) -> None:
         self._body(s.body)
@@ -430,6 +446,11 @@ def _trips(begin: Form, end: Form, step: int, unit: int) -> float:
         return 1.0
     left = [max(0, b - a) for a, b in zip(first, last, strict=True)]
     return sum(-(-n // unit) * unit / step for n in left) / len(left)
+
+
+def _mean_trips(turns: Sequence[int] | None, around: Sequence[int] | None) -> float:
+    """Return the trip count of a loop for the average block; 0 if blocks do not decide it."""
+    return sum(turns) / sum(around) if turns and around and sum(around) else 0.0
 
 
 def _written_out(loops: Sequence[ir.Loop], step: int) -> int:

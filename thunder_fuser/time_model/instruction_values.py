@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.kernel_ir import Loop
 from thunder_fuser.time_model.pipes import Mix, Pipe
 
 SAMPLED_WARPS = 8
@@ -52,6 +53,10 @@ class Region:
     """Statements that run equally often: of the kernel, of a loop, or of some warps only.
 
     times      executions per execution of the enclosing region
+    phase      barriers of the kernel, outside of loops and predicates, before it
+    loop       the loop whose iteration it is
+    turns      executions by each block, of what is in no predicated part; None if threads or data
+               decide them
     mix        instructions of one execution
     unroll     unroll factor of the loop
     apart      those of `barriers` at which only the threads of one of `groups` of a block wait
@@ -73,6 +78,9 @@ class Region:
     exchanges: int = 0
     fetches: bool = False
     finishes: bool = False
+    phase: int = 0
+    loop: Loop | None = None
+    turns: Sequence[int] | None = None
 
     @property
     def total(self) -> float:
@@ -192,7 +200,8 @@ class ValueNumbering:
 
     def enter(self, is_loop: bool, times: float) -> Region:
         """Open a nested region and make it current."""
-        self.here = Region(self.here, is_loop, times)
+        phase, turns = self.root.barriers, self.here.turns
+        self.here = Region(self.here, is_loop, times, phase=phase, turns=turns)
         self.regions.append(self.here)
         return self.here
 
