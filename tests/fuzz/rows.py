@@ -181,6 +181,7 @@ VIEWS = (
     Row("torch.full({sizes}, {n}, dtype={dtype})", "fib", 0.4),
     Row("torch.arange({x}.shape[-1])", "fib", 0.4),
     Row("torch.arange({k}, 7, {count}, dtype={dtype})", "fi", 0.3),
+    Row("torch.arange({n}, 7, 0.1, dtype={x}.dtype)", "f", 0.3),
 )
 
 _IN_PLACE = ("exp_", "neg_", "relu_", "sqrt_", "zero_", "sigmoid_", "floor_", "abs_", "tanh_")
