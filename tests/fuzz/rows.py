@@ -45,6 +45,7 @@ POINTWISE = (
     Row("torch.logical_not({x})", "fib", 0.4),
     Row("{x} / {y}", "ffibc"),
     Row("{x} // {y}", "fi", 0.5),
+    Row("{x} // {tiny}", "fi", 0.2),
     Row("{x} % {y}", "fi", 0.5),
     Row("{n} % {x}", "fi", 0.3),
     Row("{x} ** {y}", "ffib", 0.7),
