@@ -45,6 +45,7 @@ POINTWISE = (
     Row("torch.logical_not({x})", "fib", 0.4),
     Row("{x} / {y}", "ffibc"),
     Row("{x} // {y}", "fi", 0.5),
+    Row("{x} // {tiny}", "fi", 0.2),
     Row("{x} % {y}", "fi", 0.5),
     Row("{n} % {x}", "fi", 0.3),
     Row("{x} ** {y}", "ffib", 0.7),
@@ -181,6 +182,7 @@ VIEWS = (
     Row("torch.full({sizes}, {n}, dtype={dtype})", "fib", 0.4),
     Row("torch.arange({x}.shape[-1])", "fib", 0.4),
     Row("torch.arange({k}, 7, {count}, dtype={dtype})", "fi", 0.3),
+    Row("torch.arange({n}, 7, 0.1, dtype={x}.dtype)", "f", 0.3),
 )
 
 _IN_PLACE = ("exp_", "neg_", "relu_", "sqrt_", "zero_", "sigmoid_", "floor_", "abs_", "tanh_")

@@ -316,6 +316,8 @@ PLACES: dict[str, Place] = {
     "like": lambda p, x: p.like(x),
     "n": lambda p, x: p.number(x.dtype),
     "positive": lambda p, x: p.rng.choice(("0.5", "1.0", "2.0", "3")),
+    # The last one is 0 in all dtypes but double precision, where its quotients are infinite.
+    "tiny": lambda p, x: p.rng.choice(("0.0", "-0.0", "0.3", "-1e-30", "1e-320")),
     "k": lambda p, x: str(p.rng.randint(-2, 3)),
     "count": lambda p, x: str(p.rng.randint(1, 4)),
     "bool": lambda p, x: p.rng.choice(("True", "False")),

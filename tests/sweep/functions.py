@@ -86,6 +86,7 @@ UNARY: Mapping[str, Function] = {
     "x / 0": lambda x: x / 0.0,
     "x // 2": lambda x: x // 2,
     "x // -3": lambda x: x // -3,
+    "x // 1e-46": lambda x: x // 1e-46,
     "x % 3": lambda x: x % 3,
     "x % -2": lambda x: x % -2,
     "fmod 3": lambda x: torch.fmod(x, 3),

@@ -10,6 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.frontends.thunder.programs import jit
+from thunder_fuser import refusals
+from thunder_fuser.frontends.thunder.claims.table import TABLE
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import compute_dtype, from_torch
 
 
 def variances(x: Tensor) -> tuple[Tensor, ...]:
@@ -29,6 +33,35 @@ def test_variances_of_numbers_far_from_zero() -> None:
 def test_a_variance_of_the_largest_numbers_does_not_overflow() -> None:
     x = torch.full((2, 6), torch.finfo(torch.float32).max)
     assert torch.equal(jit(lambda x: x.var(-1) * 1)(x), torch.zeros(2))
+
+
+RANGES: tuple[Callable[[], Tensor], ...] = (
+    lambda: torch.arange(0, 1, 0.3, dtype=torch.float64),
+    lambda: torch.arange(1.1, dtype=torch.float64),
+    lambda: torch.arange(2**24 + 1, 2**24 + 9, dtype=torch.float64),
+    lambda: torch.arange(1, 0.05, -0.1, dtype=torch.float64),
+    lambda: torch.arange(-1000, 1000, 0.1),
+    lambda: torch.arange(-1, 1, 0.1, dtype=torch.float16),
+    lambda: torch.arange(5, -5, -2),
+)
+
+
+def test_ranges_are_as_precise_as_torchs() -> None:
+    """Thunder's parts of a range of floats are fp32, whatever its dtype."""
+    compiled = jit(lambda: [f() * 1 for f in RANGES])
+    for ours, f in zip(compiled(), RANGES, strict=True):
+        torchs = f()
+        eps = torch.finfo(torchs.dtype).eps if torchs.is_floating_point() else 0
+        torch.testing.assert_close(ours, torchs, rtol=2 * eps, atol=0)
+    assert not refusals(compiled)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_ranges_on_gpus_are_computed_as_torchs_cuda_kernel_does(dtype: torch.dtype) -> None:
+    b = FusionBuilder()
+    made = TABLE["torch.arange"].build_for(torch.device("cuda"))(b, 0, 1, 0.1, dtype=dtype)
+    counted = b.build().exprs[0].output
+    assert (made.dtype.torch, counted.dtype) == (dtype, compute_dtype(from_torch(dtype)))
 
 
 # ---- a block of a diffusion transformer: the conditioning's gradients are sums over all positions

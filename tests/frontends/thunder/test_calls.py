@@ -125,6 +125,24 @@ def test_remainders_by_their_operator() -> None:
     check(lambda x, y: (x % 1.5) * (x % y), *(torch.rand(6).requires_grad_() for _ in range(2)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
+def test_floor_division_by_a_number_that_rounds_to_zero(dtype: torch.dtype) -> None:
+    """1e-46 is 0 beside anything but float64."""
+
+    def program(x: Any) -> Any:
+        y = x * 1.0
+        y.floor_divide_(-1e-46)
+        quotients = x // 1e-46, torch.floor_divide(x, 1e-46), x.div(1e-46, rounding_mode="floor")
+        return *quotients, y, x // 0.3
+
+    numbers = [0.0, 1.5, -2.5, 3.0]
+    if dtype.is_floating_point:
+        numbers += [-0.0, math.inf, -math.inf, math.nan]
+    x = torch.tensor(numbers).to(dtype)
+    for ours, eager in zip(jit(program)(x), program(x), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     ("left", "right"), [((7, 1, 4), (1, 5, 4)), ((7, 4), (4,)), ((1, 4), (7, 4)), ((3,), ())]
 )

@@ -290,6 +290,7 @@ def test_every_row_of_the_table_is_tested_here() -> None:
     elsewhere |= set(indexing.CLAIMS)  # test_indexing.py
     elsewhere |= set(random.CLAIMS)  # test_random.py
     elsewhere |= {"torch.zeros", "torch.detach"}  # test_whole_regions.py
+    elsewhere.add("torch.arange")  # test_accuracy.py
     elsewhere |= {*activations.CLAIMS, *complex_calls.CLAIMS}  # tests/sweep
     folds = {*reductions.CLAIMS, *calls.CLAIMS}  # test_reductions.py, test_norms.py
     elsewhere |= set(scans.CLAIMS)  # test_scans.py

@@ -14,6 +14,8 @@ kernel than its function, and in a sum the number is the second operand, which `
 
 *Remainders of 16-bit floats by a number*, which torch rounds to their dtype.
 
+*Floor division by a number* that is 0 in the dtype that torch computes in, and not in Python's.
+
 *Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
 
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are.
@@ -124,6 +126,7 @@ def lookasides() -> dict[Function, Function]:
     found[TensorProxy.__mod__] = found[ltorch.remainder]
     found[TensorProxy.__rmod__] = lambda x, other: _quotient_in_dtype(ltorch.remainder, other, x)
     found[TensorProxy.__imod__] = ltorch.remainder_
+    found[TensorProxy.__floordiv__] = found[ltorch.floor_divide]
     found[TensorProxy.__rfloordiv__] = lambda x, other: ltorch.floor_divide(
         _in_dtype_of(other, x), x
     )
@@ -313,6 +316,26 @@ def _in_dtype_of(number: Any, x: Any) -> Any:
     return number
 
 
+def _floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
+    """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
+    return symbol(x, _as_computed(divisor, x))
+
+
+def _div(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
+    if rounding_mode == "floor":
+        divisor = _as_computed(divisor, x)
+    return symbol(x, divisor, rounding_mode=rounding_mode)
+
+
+def _as_computed(number: Any, x: Any) -> Any:
+    """Round a float beside a tensor to the precision that torch computes in."""
+    if type(number) is not float or not isinstance(x, TensorProxy):
+        return number
+    stored = dtypes.to_torch_dtype(x.dtype)
+    result = torch.get_default_dtype() if dtypes.is_exact_dtype(x.dtype) else stored
+    return number if result is torch.float64 else rounded_number(number, torch.float32)
+
+
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -329,6 +352,10 @@ _AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "masked_fill_": _masked_fill,
     "logsumexp": _logsumexp,
     "batch_norm": _batch_norm,
+    "floor_divide": _floor_divide,
+    "floor_divide_": _floor_divide,
+    "div": _div,
+    "div_": _div,
     "fmod": _quotient_in_dtype,
     "remainder": _quotient_in_dtype,
 }
