@@ -201,6 +201,8 @@ UPDATES = (
     Row("! {x}.lerp_({like}, 0.25)", "f", 0.5),
     Row("! {x}[{index}] = {n}", "ffib", 2),
     Row("! {x}[{index}] = {t_into}", "ffi", 1),
+    Row("! {x}[{x} > 0] = {n}", "ffi"),
+    Row("! {x}[{x} < {n}] = {x}.amax()", "ffi", 0.5),
     Row("! {x}[{index}].add_({n})", "ffi", 2),
     Row("! {x}[{index}].mul_({t_into}[{index}])", "ffi"),
     Row("! {x}.diagonal().zero_()", "ffi", 0.7),

@@ -134,6 +134,7 @@ class _Writer:
             *(f"{name}.mul_({other})", f"{name}.add_({name}.sum())", f"{name}.clamp_(-1, 1)"),
             *(f"{name}.relu_()", f"{name}[0] = {other}[0]", f"{name}[..., :1] = 3"),
             *(f"{name}.addcmul_({other}, {third}, value=0.5)", f"{name}.copy_({other}.sum())"),
+            *(f"{name}[{name} > 0] = 2", f"{name}[{name} > 1] = {other}.sum()"),
             *(f"{name}.mul_(0.5).add_({other})", f"{name}.neg_()", f"{name}.fill_(2)"),
         )
         self._run(self.draw.choice(chosen), [])

@@ -1,4 +1,4 @@
-"""`x[index] = value`: a window is fused, as an update in place; the rest stays with torch."""
+"""`x[index] = value`: windows and masks are fused, as updates in place; the rest is torch's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import thunder
 import torch
 
 import thunder_fuser
+from tests.frontends.thunder.programs import check
 from thunder_fuser import fusions, options, refusals
 
 SHAPE = [6, 5, 4]
 ALL = slice(None)
+
+MASK = torch.tensor([True, False, False, True, True, False])
 
 WINDOWS = [
     (0, 1.5),
@@ -39,8 +42,26 @@ OTHERS = [
     ),
     (
         *(torch.tensor([0, 2]), 1.0),
-        "= .. of a tensor [6, 5, 4] writes where a tensor says; use ints and slices of step 1",
+        "= .. of a tensor [6, 5, 4] writes where a tensor says; use ints and slices of step 1, or "
+        "a mask of the first dimensions' sizes",
     ),
+    (
+        *(MASK, [1, 5, 4]),
+        "a value [1, 5, 4] does not broadcast to what a mask selects, which is [5, 4]; reshape "
+        "the value to [5, 4]",
+    ),
+]
+
+MASKS = [
+    (MASK, 1.5),
+    (MASK, []),
+    (MASK, [5, 4]),
+    ((MASK,), [4]),
+    (torch.arange(30).view(SHAPE[:2]) % 3 == 0, [4]),
+    (torch.arange(30).view(5, 6).t() % 3 == 0, [1]),
+    (torch.arange(120).view(SHAPE) % 7 < 3, -torch.inf),
+    (torch.arange(120).view(SHAPE) % 7 < 3, []),
+    (torch.zeros(SHAPE, dtype=torch.bool), 3.0),
 ]
 
 
@@ -80,8 +101,8 @@ def _value(said: float | list[int]) -> float | torch.Tensor:
 
 
 @pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
-@pytest.mark.parametrize(("index", "value"), WINDOWS, ids=str)
-def test_a_window_is_written_in_one_kernel(
+@pytest.mark.parametrize(("index", "value"), WINDOWS + MASKS, ids=str)
+def test_a_window_or_a_mask_is_written_in_one_kernel(
     program: Callable[..., Any], index: Any, value: float | list[int]
 ) -> None:
     compiled = _follows_torch(program(index), torch.float32, _value(value))
@@ -124,6 +145,31 @@ def _outcome(function: Callable[..., torch.Tensor], value: float) -> str:
         return str(function(torch.zeros(3, dtype=torch.int32), value))
     except RuntimeError as error:
         return str(error)
+
+
+@pytest.mark.parametrize("shape", [None, [], [3], [1, 3]], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_what_a_mask_writes(shape: list[int] | None, dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+        y = x.view(2, 4, 2, 3) * 2
+        y[mask] = value if shape is None else value * 3
+        return y.sin()
+
+    torch.manual_seed(0)
+    value = -1.5 if shape is None else torch.randn(shape).to(dtype).requires_grad_()
+    x = torch.randn(2, 4, 6).to(dtype).requires_grad_()
+    compiled = check(program, x, torch.tensor([[True, False] * 2, [True] * 4]), value)
+    assert len(fusions(compiled)) == 2
+    assert not refusals(compiled)
+
+
+def test_a_mask_that_does_not_fit_is_torchs_error() -> None:
+    compiled = thunder.jit(_of_an_argument(MASK[:5]), executors=[thunder_fuser.executor])
+    with pytest.raises(IndexError, match="mask"):
+        compiled(torch.zeros(SHAPE), 1.0)
+    compiled = thunder.jit(_of_an_argument(MASK), executors=[thunder_fuser.executor])
+    with pytest.raises(RuntimeError, match="dtypes match"):
+        compiled(torch.zeros(SHAPE), torch.ones(4, dtype=torch.float64))
 
 
 def test_a_position_outside_is_torchs_error() -> None:

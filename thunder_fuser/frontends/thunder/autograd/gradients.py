@@ -19,6 +19,7 @@ from thunder_fuser.frontends.thunder.autograd import (
     pointwise,
     pools,
     reductions,
+    setitem,
 )
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
 
@@ -29,5 +30,6 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     **losses.RULES,
     **norms.RULES,
     **pools.RULES,
+    **setitem.RULES,
 }
 """Grad transforms by symbol id, which the executor registers."""

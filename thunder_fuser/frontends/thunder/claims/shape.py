@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder.claims import setitem
 from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.layout import lying_as
-from thunder_fuser.frontends.thunder.claims.operands import data_type, refuse_symbolic
+from thunder_fuser.frontends.thunder.claims.operands import refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import Category, DataType
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.segment.regions.joint_graph import Role
 
@@ -39,98 +39,6 @@ def _refuse_update(
         # It is an error if the tensor is a leaf, which torch checks at run time.
         return Refusal("grad", f"{target.name} requires grad: its update in place stays with torch")
     return None
-
-
-def _window(x: TensorProxy | TensorView, index: object) -> list[tuple[int, int, bool]] | None:
-    """Return start, end and whether the dimension is kept for each dimension of `x[index]`; None
-    for an index that is no window: tensors, lists, None, steps, and positions out of range.
-    """
-    shape = list(map(int, x.sizes if isinstance(x, TensorView) else x.shape))
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if entries.count(Ellipsis) > 1 or len(entries) - (Ellipsis in entries) > len(shape):
-        return None
-    here = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
-    rest = [slice(None)] * (len(shape) - len(entries) + (Ellipsis in entries))
-    entries[here : here + 1] = rest
-    found = []
-    for entry, size in zip(entries, shape, strict=True):
-        if isinstance(entry, slice) and entry.step in (None, 1):
-            start, end, _ = entry.indices(size)
-            found.append((start, max(start, end), True))
-        elif type(entry) is int and -size <= entry < size:
-            found.append((entry % size, entry % size + 1, False))
-        else:
-            return None
-    return found
-
-
-def _refuse_setitem(x: TensorProxy, index: object, value: object) -> Refusal | None:
-    flat = [index] if not isinstance(index, tuple) else [*index]
-    bounds = [n for e in flat if isinstance(e, slice) for n in (e.start, e.stop, e.step)]
-    if refused := refuse_symbolic(*bounds, *(e for e in flat if not isinstance(e, slice)), value):
-        return refused
-    where = f"x[{_spelled(index)}] = .. of a tensor {list(x.shape)}"
-    if any(isinstance(e, TensorProxy) for e in flat):
-        text = f"{where} writes where a tensor says; use ints and slices of step 1"
-        return Refusal("unclaimed", text)
-    window = _window(x, index)
-    if window is None:
-        text = f"{where} is no window of it; use ints and slices of step 1 that lie inside"
-        return Refusal("index", text)
-    target = data_type(x.dtype)
-    if not isinstance(value, TensorProxy):
-        if isinstance(value, complex) and not target.is_complex:
-            text = f"torch raises an error for {value} in a tensor of {target.name}; write its real"
-            return Refusal("dtype", f"{text} part, or into a complex tensor")
-        info = torch.iinfo(target.torch) if target.category is Category.INT else None
-        if info is not None and not info.min <= value <= info.max:
-            text = (
-                f"{value} is outside of {target.name}, {info.min} to {info.max}, and becomes what"
-            )
-            return Refusal("overflow", f"{text} torch makes of it; write a number that it holds")
-        return None
-    sizes = [end - start for start, end, stays in window if stays]
-    shape, last = list(value.shape), sizes[max(len(sizes) - value.ndim, 0) :]
-    if len(shape) > len(sizes) or any(n not in (1, m) for n, m in zip(shape, last, strict=True)):
-        text = f"a value {shape} does not broadcast to a window {sizes}"
-        return Refusal("shape", f"{text}; reshape the value to {sizes}")
-    if data_type(value.dtype).category > max(target.category, Category.FLOAT):
-        text = (
-            f"torch warns of a value of {data_type(value.dtype).name} in a tensor of {target.name}"
-        )
-        return Refusal("dtype", f"{text}; write value.real")
-    return None
-
-
-def _spelled(index: object) -> str:
-    """Return an index in Python syntax."""
-    if isinstance(index, tuple):
-        return ", ".join(map(_spelled, index))
-    if isinstance(index, slice):
-        ends = ["" if e is None else str(e) for e in (index.start, index.stop)]
-        return ":".join([*ends, *([] if index.step is None else [str(index.step)])])
-    if isinstance(index, TensorProxy):
-        return str(index.name)
-    return "..." if index is Ellipsis else str(index)
-
-
-def _setitem(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
-    """A copy of `x` with `value` in a window: a select by a padded mask, from the padded value."""
-    window = _window(x, index)
-    assert window is not None
-    sizes = [end - start for start, end, _ in window]
-    if 0 in sizes:
-        return b.set(x)
-    if isinstance(value, TensorView):
-        kept = [k for k, (*_, stays) in enumerate(window) if stays]
-        cast = b.cast_tensor(value, x.dtype)
-        inside = b.broadcast_in_dim(cast, sizes, kept[len(kept) - value.rank :])
-    else:
-        inside = b.full(sizes, value, x.dtype)
-    ends = [(start, n - end) for (start, end, _), n in zip(window, x.domain.shape, strict=True)]
-    widths = [width for pair in reversed(ends) for width in pair]
-    mask = b.pad(b.full(sizes, True, DataType.Bool), widths, False)
-    return b.pointwise("where", mask, b.pad(inside, widths), x)
 
 
 def _broadcast(b: FusionBuilder, x: TensorView, shape: Sequence[int], dims: Sequence[int]) -> Val:
@@ -207,7 +115,7 @@ CLAIMS = {
     PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
     PrimIDs.FLIP: Claim(Role.JOIN, refuse_symbolic, _flip),
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
-    PrimIDs.COPY_WITH_SETITEM: Claim(Role.JOIN, _refuse_setitem, _setitem),
+    **setitem.CLAIMS,
     PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, refuse_symbolic, lambda b, tensors: tensors[0]),
     PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),
 }
