@@ -75,7 +75,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave further seeds to campaigns; skip what this machine cannot run, with the reason."""
+    """Leave further seeds to campaigns; skip what this machine cannot run, with the reason; put
+    slow tests first, so that no worker is left with one at the end.
+    """
     if not config.getoption("--campaign"):
         further = [item for item in items if item.get_closest_marker("campaign")]
         items[:] = [item for item in items if item not in set(further)]
@@ -85,6 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (reason := problem()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(wrapper=True)
