@@ -11,7 +11,7 @@ from thunder_fuser.frontends.thunder.plans.report import (
     refusals,
 )
 from thunder_fuser.frontends.thunder.plans.segmented import segments
-from thunder_fuser.frontends.thunder.trace import broadcasts, user_lines
+from thunder_fuser.frontends.thunder.trace import broadcasts, module_hooks, user_lines
 
 __all__ = [
     "FusionReport",
@@ -25,5 +25,6 @@ __all__ = [
 
 recipes.register()
 broadcasts.register()
+module_hooks.register()
 user_lines.register()
 dtensors.register()
