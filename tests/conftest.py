@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -49,8 +52,32 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
+class _InspectOfFewFrames(ModuleType):
+    """`inspect`, whose `stack()` has the three innermost frames alone, without lines of source."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(inspect, name)
+
+    @staticmethod
+    def stack() -> list[inspect.Traceback]:
+        found = []
+        for depth in range(1, 4):
+            found.append(inspect.getframeinfo(sys._getframe(depth), context=0))
+        return found
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thunder takes one frame of `inspect.stack()` for each function that it traces. The stack of a
+    test has forty: looking for the sources of all takes half the time that a small function does.
+    """
+    if "thunder.core.interpreter" in sys.modules:
+        sys.modules["thunder.core.interpreter"].inspect = _InspectOfFewFrames("inspect")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave further seeds to campaigns; skip what this machine cannot run, with the reason."""
+    """Leave further seeds to campaigns; skip what this machine cannot run, with the reason; put
+    slow tests first, so that no worker is left with one at the end.
+    """
     if not config.getoption("--campaign"):
         further = [item for item in items if item.get_closest_marker("campaign")]
         items[:] = [item for item in items if item not in set(further)]
@@ -60,6 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (reason := problem()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(wrapper=True)

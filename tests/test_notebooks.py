@@ -40,6 +40,7 @@ def shown(cell: Any) -> tuple[str, list[Any]]:
     return "".join(o.get("text", "") for o in outputs), [o["data"] for o in outputs if "data" in o]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_shows_what_it_prints(path: Path, request: pytest.FixtureRequest) -> None:
     for package in ("nbclient", "ipykernel"):

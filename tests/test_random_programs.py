@@ -11,6 +11,8 @@ from tests.fuzz.judge import judge
 from tests.fuzz.kernels import devices
 from tests.fuzz.open_sizes import judge_sizes
 
+pytestmark = pytest.mark.slow
+
 FUSIONS, FUNCTIONS, CALLS, SIZES = 150, 75, 40, 50
 ON_GPUS, NORMS = 40, 15
 

@@ -24,9 +24,10 @@ struct tf_thread {
 };
 
 struct tf_kernel {
-  void (*thread)(void** args);                  // runs the CUDA thread *tf_self
-  void (*block)(void** args, tf_thread* self);  // runs all threads of a block sequentially
-  unsigned* block_nanoseconds;                  // recent time of a block; 0: not known
+  // Runs the CUDA thread *self, which is *tf_self. Without collectives: the threads from there up to
+  // `end`, exclusive, of each axis, one after another; self->thread is the one that runs.
+  void (*run)(void** args, tf_thread* self, tf_dim3 end);
+  unsigned* block_nanoseconds;  // recent time of a block; 0: not known
 };
 
 enum tf_order { TF_FORWARD = 0, TF_REVERSE = 1, TF_RANDOM = 2 };

@@ -38,7 +38,8 @@ void run_plain(Launch& launch, unsigned long long first, unsigned long long last
   if (sigsetjmp(run.escape, 0) == 0) {  // signal masks never change, so none is saved
     for (unsigned long long i = first; i < last && !launch.failed(); ++i) {
       self.block = launch.block_at(i);
-      launch.call.kernel->block(launch.call.args, &self);
+      self.thread = {0, 0, 0};
+      launch.call.kernel->run(launch.call.args, &self, self.block_size);
     }
   }
   tf_self = nullptr;

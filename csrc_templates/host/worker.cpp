@@ -86,7 +86,8 @@ void Worker::fiber_main() {
   for (;;) {
     const tf_call& call = worker.launch_->call;
     acquire(worker.launch_);
-    call.kernel->thread(call.args);
+    const tf_dim3 thread = tf_self->thread;
+    call.kernel->run(call.args, tf_self, {thread.x + 1, thread.y + 1, thread.z + 1});
     release(&worker);
     Fiber& fiber = *worker.current_;
     fiber.state = State::done;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -21,6 +23,7 @@ from thunder_fuser.errors import FuserValueError, TargetError
 from thunder_fuser.runtime.cache import Folder
 from thunder_fuser.runtime.host import compiler
 from thunder_fuser.runtime.host import library as host_library
+from thunder_fuser.runtime.host.build import host_text
 from thunder_fuser.runtime.host.target import HOST
 
 
@@ -54,6 +57,20 @@ def works(kernel: Kernel) -> bool:
     x, y = torch.arange(10.0), torch.zeros(10)
     launch(x.data_ptr(), y.data_ptr(), 3.0, 10)
     return torch.equal(y, 3 * x)
+
+
+@pytest.mark.parametrize("collectives", [False, True])
+def test_a_program_has_the_body_of_a_kernel_once(collectives: bool) -> None:
+    kernel = replace(scale(), collectives=collectives)
+    found = compiler.find_compiler()
+    flags = [flag for flag in found.flags if flag != "-shared"]
+    ended = found.run(
+        [*flags, "-O2", "-S", f"-I{headers.template_dir()}", "-x", "c++", "-o", "-", "-"],
+        given=host_text([kernel]),
+    )
+    assert ended.returncode == 0, ended.stderr[:2000]
+    functions = re.findall(r"^(\S*scale\w+):.*?^\s*\.cfi_endproc", ended.stdout, re.S | re.M)
+    assert len(functions) == 1, functions
 
 
 def libraries(cache: Path) -> list[Path]:

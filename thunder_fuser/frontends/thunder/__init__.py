@@ -11,7 +11,12 @@ from thunder_fuser.frontends.thunder.plans.report import (
     refusals,
 )
 from thunder_fuser.frontends.thunder.plans.segmented import segments
-from thunder_fuser.frontends.thunder.trace import broadcasts, dtype_comparisons, user_lines
+from thunder_fuser.frontends.thunder.trace import (
+    broadcasts,
+    dtype_comparisons,
+    module_hooks,
+    user_lines,
+)
 
 __all__ = [
     "FusionReport",
@@ -26,5 +31,6 @@ __all__ = [
 recipes.register()
 broadcasts.register()
 dtype_comparisons.register()
+module_hooks.register()
 user_lines.register()
 dtensors.register()

@@ -1,6 +1,6 @@
 """Host programs: translation units for the C++ compiler, from kernel text.
 
-A program is the kernels' own text plus, per kernel, the two functions through which the runtime
+A program is the kernels' own text plus, per kernel, the function through which the runtime
 enters it (csrc_templates/host/abi.h). It links against the runtime library, which is built from
 csrc_templates/host the same way. `library.py` compiles, caches and loads both.
 
@@ -150,33 +150,41 @@ _NO_LEAF = 'if (__builtin_expect(!args, 0)) tf_give_up("a launch has arguments")
 
 
 def _entry(kernel: Kernel) -> str:
-    """Return functions that unpack arguments and run one thread, or a block of independent ones."""
+    """Return the function that unpacks arguments and runs one thread, or, without collectives, a
+    sequence of threads (`tf_kernel::run`). It contains the only copy of the kernel's body, which
+    takes nearly all of the compile time.
+    """
     name = kernel.name
     ctypes_ = [param.ctype for param in kernel.params]
     unpacked = "".join(
         f"  {ctype} const a{i} = *({ctype}*)args[{i}];\n" for i, ctype in enumerate(ctypes_)
     )
     passed = "".join(f", a{i}" for i in range(len(ctypes_)))
+    run = _ONE_THREAD if kernel.collectives else _THREADS
     return f"""\
 #undef tf_self
 #undef {name}
-static void {name}__thread(void** args) {{
+static void {name}__run(void** args, tf_thread* self, tf_dim3 end) {{
   {_NO_LEAF}
-{unpacked}  {name}__body(tf_self{passed});
-}}
-static void {name}__block(void** args, tf_thread* self) {{
-  {_NO_LEAF}
-{unpacked}  tf_thread own = *self;
-  const tf_dim3 size = own.block_size;
-  for (unsigned z = 0; z < size.z; ++z)
-    for (unsigned y = 0; y < size.y; ++y)
-      for (unsigned x = 0; x < size.x; ++x) {{
+{unpacked}{run.format(name=name, passed=passed)}}}
+static unsigned {name}__nanoseconds;
+extern "C" __attribute__((visibility("default"))) const tf_kernel {name}__kernel = {{
+    {name}__run, &{name}__nanoseconds}};
+"""
+
+
+_ONE_THREAD = """\
+  (void)end;
+  {name}__body(self{passed});
+"""
+_THREADS = """\
+  tf_thread own = *self;
+  const tf_dim3 first = own.thread;
+  for (unsigned z = first.z; z < end.z; ++z)
+    for (unsigned y = first.y; y < end.y; ++y)
+      for (unsigned x = first.x; x < end.x; ++x) {{
         // Whoever reports an error looks for the thread in *self.
         self->thread = own.thread = {{x, y, z}};
         {name}__body(&own{passed});
       }}
-}}
-static unsigned {name}__nanoseconds;
-extern "C" __attribute__((visibility("default"))) const tf_kernel {name}__kernel = {{
-    {name}__thread, {name}__block, &{name}__nanoseconds}};
 """
