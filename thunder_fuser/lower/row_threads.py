@@ -15,3 +15,8 @@ cache lines: the preferred number, and the one if there are too few rows.
 """
 OUTER_COLUMNS = 4
 """Outer reductions with several threads per row: columns that a thread has in flight."""
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not smaller."""
+    return 1 << max(number - 1, 0).bit_length()

@@ -22,6 +22,7 @@ from thunder_fuser.lower.row_threads import (
     OUTER_COLUMNS,
     OUTER_ROWS,
     VECTORS_PER_THREAD,
+    power_of_two,
 )
 from thunder_fuser.occupancy import resident_blocks
 from thunder_fuser.templates.reduction.thread_mapping import (
@@ -30,7 +31,6 @@ from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
     ThreadMapping,
     in_portions,
-    power_of_two,
     sharing,
     splitting_rows,
 )
@@ -48,8 +48,10 @@ bf16 takes 38.4 us on an H200 with these, and 39.4 with half as many; of 5,120 c
 """
 _SHARED_BLOCK = 512
 """Threads of a block that only reduces over the grid."""
-_OWN_ROWS = 128
-"""Threads of a block whose lanes are rows, and whose threads have rows of their own."""
+_UNSHARED_BLOCK = 128
+"""Threads of a block whose rows need no barrier: a thread or a warp has a row to
+itself.
+"""
 _MAX_ROWS = 64
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
@@ -71,7 +73,7 @@ def map_on_gpu(
     if outer_shared:
         return _outer(work, device)
     if axis == "rows":
-        return ThreadMapping(1, _OWN_ROWS, blocks=-(-work.vectors // _OWN_ROWS))
+        return ThreadMapping(1, _UNSHARED_BLOCK, blocks=-(-work.vectors // _UNSHARED_BLOCK))
     if _is_read_in_small_blocks(work, device):
         threads = MAX_THREADS // _SMALL_BLOCKS
         return ThreadMapping(threads, 1, blocks=work.rows, blocks_per_sm=_SMALL_BLOCKS)
@@ -87,7 +89,7 @@ def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
 
 
 def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
-    """True for such rows of which nothing is kept between passes, and no column accumulators."""
+    """True if nothing of such rows is kept from pass to pass, and nothing from row to row."""
     bare = work.has_stages and work.reads_once and not work.column_accumulators
     return bare and takes_small_blocks(work.rows, work.vectors, device)
 
@@ -113,7 +115,7 @@ def _threads(work: RowWork, device: DeviceInfo) -> tuple[int, int]:
     if work.vectors > WARP_SIZE * _VECTORS_OF_WARP:
         return _of_shared_row(work, device), 1
     threads = min(WARP_SIZE, power_of_two(work.vectors))
-    return threads, max(1, 128 // threads)
+    return threads, max(1, _UNSHARED_BLOCK // threads)
 
 
 def _of_shared_row(work: RowWork, device: DeviceInfo) -> int:

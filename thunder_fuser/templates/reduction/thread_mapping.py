@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.lower.row_threads import power_of_two
 
 MAX_THREADS = 1024
 _MANY_STEPS = 8
@@ -191,8 +192,3 @@ def splitting_rows(threads: int, rows: int, splits: int, blocks_per_sm: int) -> 
         portions=splits,
         blocks_per_sm=blocks_per_sm,
     )
-
-
-def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not smaller."""
-    return 1 << max(number - 1, 0).bit_length()

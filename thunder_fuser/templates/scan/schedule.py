@@ -24,6 +24,7 @@ from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.register_budget import ARRAY_ACCESSES
+from thunder_fuser.lower.row_threads import power_of_two
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 from thunder_fuser.lower.scan_program import PulledScans, pull_scans
 from thunder_fuser.lower.store import Store
@@ -172,7 +173,7 @@ def _threads(vectors: int, rows: int, device: DeviceInfo) -> tuple[int, int]:
         return 1, 1
     resident = device.sm_count * (device.threads_per_sm // THREADS)
     most = THREADS if 2 * rows >= resident else device.max_threads_per_block
-    threads = min(most, 1 << max(vectors - 1, 0).bit_length())
+    threads = min(most, power_of_two(vectors))
     owned = max(1, THREADS // threads)
     # At least a warp, and a block for each multiprocessor.
     while owned * threads > WARP_SIZE and owned > 1 and -(-rows // owned) < device.sm_count:
