@@ -79,8 +79,8 @@ class ReductionLoops:
         once: Sequence[ir.Stmt],
     ) -> list[ir.Stmt]:
         """Loop over rows, with accumulators of grid reductions in registers until the last. Before
-        it come `common`, for each portion; `first_row`, the prefetch of the first row; `once`, for
-        all rows.
+        it come `first_row`, the prefetch of the first row, which nothing waits for until the loop;
+        `once`, for all rows; `common`, for each portion.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         threads, owned = mapping.threads_per_row, mapping.rows_per_block
@@ -92,17 +92,20 @@ class ReductionLoops:
         if owned > 1:
             place = ir.UnsignedBinary("/", thread, ir.Int(threads)) if threads > 1 else thread
             found.append(ir.Let("g", _INT, place))
-        found += [*self._tile_and_part(), *once]
+        found += self._tile_and_part()
         begin, bound = self._rows_of_portion(owned)
         rows: list[ir.Stmt] = []
         if mapping.row_groups > 1:
             rows.append(self._let("bound", bound))
             bound = _BOUND
         if schedule.has_portions_ahead:
-            found += first_row
+            found += [*first_row, *once]
             rows += [self._following(), *common]
+        elif mapping.walks_portions or not first_row:
+            found += once
+            rows += [*first_row, *common]
         else:
-            rows += [*common, *first_row]
+            rows += [*first_row, *once, *common]
         stride = self._stride
         here = self._place_of_row(_FIRST)
         if takes_turns(schedule):
