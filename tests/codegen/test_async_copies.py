@@ -262,6 +262,28 @@ def test_what_the_kernel_says() -> None:
     assert {AwaitCopies, CopyAsync} <= {type(s) for s in _statements(kernel.body)}
 
 
+@pytest.mark.nvrtc
+@pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
+def test_a_first_row_is_under_way_before_threads_wait_for_a_weight() -> None:
+    """The weight goes to shared memory for all rows, behind a barrier. Loads of the first row, its
+    statistics among them, are issued before it, so that one latency of memory passes and not two.
+    """
+    (schedule,) = scheduled("layer_norm_backward", 8192, 4096, BFloat16, H200)
+    plan = partition(PROGRAMS["layer_norm_backward"].definition(8192, 4096, BFloat16).fusion)
+    (kernel,) = (g.kernel for g in generate_kernels(plan, H200).values())
+    assert schedule.row_invariant_smem
+    assert schedule.async_prefetched
+    code = sass.disassemble(compile_cubin([kernel], "sm_90").image)[kernel.name]
+    operations = [sass.base(op) for op in code.opcodes]
+    before = operations[: operations.index("BAR")]
+    elements = len(schedule.prefetched) - len(schedule.async_prefetched)
+    assert before.count("LDGSTS") == len(schedule.async_prefetched) * schedule.steps
+    assert before.count("LDG") == len(schedule.row_invariant_smem) * schedule.steps + elements
+    # Nothing waits for the weight until all are issued.
+    first_use = before.index("STS")
+    assert not {"LDG", "LDGSTS"}.intersection(before[first_use:])
+
+
 def _statements(body: tuple[object, ...]) -> list[object]:
     found = list(body)
     for s in body:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.codegen.kernels import kernel_of, kernels_of
 from tests.support.generator import random_case
+from tests.support.row_programs import PROGRAMS
 from tests.tools import sass
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
@@ -21,10 +22,11 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.device_table import A100, B200, H200, T4
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
+from thunder_fuser.segment.planner import partition
 
 pytestmark = pytest.mark.nvrtc
 DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
@@ -69,6 +71,35 @@ def test_workloads_compile_without_spills(device: DeviceInfo) -> None:
             assert resources.stack_bytes == 0 or name == "sin_cos", f"{name}: {resources}"
             # Two blocks of a multiprocessor's threads at least: what unrolling counts on.
             assert resources.registers <= 128, f"{name}: {resources}"
+
+
+PARTLY_PERSISTENT = [
+    ("norm softmax_backward", 4096, 65536, DataType.BFloat16, A100),
+    ("norm layer_norm_backward", 1000, 65536, DataType.BFloat16, A100),
+    ("norm rms_norm_backward", 3, 65536, DataType.BFloat16, A100),
+    ("norm rms_norm_backward", 4096, 32768, DataType.Float, A100),
+    ("residual_rms_norm", 4096, 65536, DataType.BFloat16, A100),
+    ("norm softmax_backward", 4096, 65536, DataType.BFloat16, T4),
+    ("norm softmax", 1000, 32768, DataType.BFloat16, T4),
+    ("norm layer_norm_backward", 3, 32768, DataType.Float, T4),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "dtype", "device"),
+    PARTLY_PERSISTENT,
+    ids=lambda v: v.arch if isinstance(v, DeviceInfo) else str(v),
+)
+def test_rows_of_eight_vectors_a_thread_spill_nothing(
+    name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    """Half of a thread's registers do not hold one of its rows beside loads of another, which
+    compilers have in flight for all vectors, and values of both, which they keep between passes.
+    """
+    plan = partition(PROGRAMS[name].definition(rows, columns, dtype).fusion, device=device)
+    kernels = [g.kernel for g in generate_kernels(plan, device).values()]
+    assert kernels
+    assert_no_spills(compile_cubin(kernels, device.arch))
 
 
 LONG_ROWS = [

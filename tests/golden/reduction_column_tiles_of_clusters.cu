@@ -1,12 +1,11 @@
 // reduction: 1024 rows x 32768 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 32 partials, 4,194,304 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_e05bac35(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_0b00d2d8(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
   const int tile = blockIdx.x % 4u;
   const int part = blockIdx.x / 4u;
-  tf::cluster_wait(4);
   float s0[4][4];
   TF_UNROLL
   for (int k = 0; k < 4; ++k) {
@@ -24,6 +23,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
       n2[k] = tf::raw_load<4>(T0 + 32768 * r + 4 * u);
     }
   }
+  tf::cluster_wait(4);
   TF_UNROLL_BY(1)
   for (int first = (int)part; first < 1024; first += 32) {
     const int turn = (unsigned)first / 32u % 2u;

@@ -43,8 +43,10 @@ RANDOM = 6
 OTHERS = 1
 """Partitions of each kind beside the planner's."""
 UNEVEN = {
+    (600, 8192, DataType.Float, "sm_80"): 0.2,
     (600, 32000, DataType.Float, "sm_80"): 0.2,
     (600, 50257, DataType.Float, "sm_90"): 0.4,
+    (600, 50304, DataType.Float, "sm_90"): 0.4,
     (64, 128256, DataType.BFloat16, "sm_90"): 0.4,
     (64, 128256, DataType.Float, "sm_90"): 0.4,
 }

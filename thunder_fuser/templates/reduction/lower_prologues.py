@@ -185,6 +185,11 @@ class PrologueLowering(RowLowering):
             arrays.append(ir.AsyncCopies(_COPIES, steps * len(copied), SMEM))
         return [*arrays, ir.Scope((*self._loops.place_of_first(), *self._fetched_row("r")))]
 
+    @property
+    def _waits_before_rows(self) -> bool:
+        """True if threads wait for each other's loads between the first row's and its use."""
+        return bool(self.schedule.row_invariant_smem) and self.schedule.rows_per_block > 1
+
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
         """Prefetch vectors and elements of a row."""
         vectors: list[ir.Stmt] = []
@@ -196,8 +201,12 @@ class PrologueLowering(RowLowering):
         for k in self._elements_ahead:
             (window,) = self.accesses[k].variants[0].windows
             address = of_row.value(window.address, names)
-            element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
-            elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
+            pointer = Var(self.accesses[k].loads[0].tensor.name)
+            elements += of_row.taken()
+            if row == "r" and self._waits_before_rows:
+                # ptxas sinks the load itself to its use, behind what is waited for.
+                elements.append(ir.Prefetch(ir.Address(pointer, address)))
+            elements.append(ir.Assign(Var(f"n{k}"), ir.Element(pointer, address)))
         for k in self.schedule.pipeline.prefetched:
             if k in self.schedule.pipeline.copied:
                 place = self._prefetch_offset(k)

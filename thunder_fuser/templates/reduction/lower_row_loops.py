@@ -36,21 +36,24 @@ class RowLoops(ColumnLoops):
         once: Sequence[ir.Stmt],
     ) -> list[ir.Stmt]:
         """Loop over rows, with accumulators of grid reductions in registers until the last. Before
-        it come `common`, for each portion; `first_row`, the prefetch of the first row; `once`, for
-        all rows.
+        it come `first_row`, the prefetch of the first row, which nothing waits for until the loop;
+        `once`, for all rows; `common`, for each portion.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
-        found = [*self._place_in_block(), *self._tile_and_part(), *once]
+        found = [*self._place_in_block(), *self._tile_and_part()]
         begin, bound = self._rows_of_portion(mapping.rows_per_block)
         rows: list[ir.Stmt] = []
         if mapping.row_groups > 1:
             rows.append(self._let("bound", bound))
             bound = _BOUND
         if schedule.has_portions_ahead:
-            found += first_row
+            found += [*first_row, *once]
             rows += [self._following(), *common]
+        elif mapping.walks_portions or not first_row:
+            found += once
+            rows += [*first_row, *common]
         else:
-            rows += [*common, *first_row]
+            rows += [*first_row, *once, *common]
         here = self._place_of_row(_FIRST)
         if takes_turns(schedule):
             before_all, each = self._turns()
