@@ -57,11 +57,13 @@ def _nan_to_num(
     return result
 
 
-def _constant(primitive: Rule) -> Rule:
-    """Rule of a prim with an integer or boolean result, which has no gradient."""
+def _constant(call: Rule) -> Rule:
+    """Rule of a call whose result has no gradient: integers, booleans, numbers that fill it. It
+    stays one call, whose result lies as its operand does.
+    """
 
     def rule(*args: Any, **kwargs: Any) -> Any:
-        return primitive(*args, **kwargs)
+        return call(*args, **kwargs)
 
     return rule
 
@@ -144,6 +146,9 @@ def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.clamp": _clamp,
     "torch.nan_to_num": _nan_to_num,
+    "torch.zeros_like": _constant(ltorch.zeros_like),
+    "torch.ones_like": _constant(ltorch.ones_like),
+    "torch.full_like": _constant(ltorch.full_like),
     PrimIDs.FLIP: _flip,
     "torch.copysign": _copysign,
     # Thunder takes the primitives of the first two for constants.
