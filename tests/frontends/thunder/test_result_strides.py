@@ -262,6 +262,21 @@ def test_channels_last_of_results_that_are_differentiated() -> None:
     assert [t.stride() for t in jit(program)(x)] == [t.stride() for t in program(x)]
 
 
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_tensors_that_are_made_like_another_lie_as_it_does(differentiated: bool) -> None:
+    def program(x: Any) -> Any:
+        turned = x.transpose(0, 1)
+        filled = torch.zeros_like(x) + 1, torch.ones_like(turned) * turned, torch.full_like(x, 2.0)
+        noise = torch.rand_like(x) + x, torch.randn_like(turned) * turned
+        quotient = torch.div(x, x.contiguous() + 1, rounding_mode="trunc")
+        return *filled, *noise, quotient
+
+    x = torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last)
+    x.requires_grad_(differentiated)
+    ours, eager = jit(program)(x), program(x)
+    assert [t.stride() for t in ours] == [t.stride() for t in eager]
+
+
 def test_what_is_repeated_and_converted_is_dense() -> None:
     def program(mask: Any, x: Any) -> Any:
         return torch.ge(mask, x), mask * x

@@ -57,13 +57,13 @@ def _nan_to_num(
     return result
 
 
-def _constant(primitive: Rule) -> Rule:
-    """Rule of an operation through which no gradient goes: its result is an integer or a boolean,
-    or is detached.
+def _constant(call: Rule) -> Rule:
+    """Rule of a call whose result has no gradient: integers, booleans, numbers that fill it, what
+    is detached. It stays one call, whose result lies as its operand does.
     """
 
     def rule(*args: Any, **kwargs: Any) -> Any:
-        return primitive(*args, **kwargs)
+        return call(*args, **kwargs)
 
     return rule
 
@@ -147,6 +147,9 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.clamp": _clamp,
     "torch.nan_to_num": _nan_to_num,
     "torch.detach": _constant(ltorch.detach),
+    "torch.zeros_like": _constant(ltorch.zeros_like),
+    "torch.ones_like": _constant(ltorch.ones_like),
+    "torch.full_like": _constant(ltorch.full_like),
     PrimIDs.FLIP: _flip,
     "torch.copysign": _copysign,
     # Thunder takes the primitives of the first two for constants.

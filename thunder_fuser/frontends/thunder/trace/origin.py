@@ -21,7 +21,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import InFormatOf, LiesAs
-from thunder_fuser.frontends.thunder.composites import movement, norms, pools
+from thunder_fuser.frontends.thunder.composites import movement, norms, pointwise, pools
 from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
 from thunder_fuser.ir.fusion import Origin
 
@@ -280,9 +280,13 @@ def _raises_number(bsym: BoundSymbol) -> bool:
 
 _IN_ANOTHER_ORDER = frozenset(
     f"torch.{name}"
-    for name in ("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp")
-)
-"""Pointwise calls whose decomposition in Thunder does not start from the first operand itself."""
+    for name in (
+        *("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp"),
+        *("rand_like", "randn_like"),
+    )
+) | {pointwise.TRUNC_DIVIDE.id}
+"""Calls that lie as a pointwise result of their operands, whose decomposition in Thunder does not
+start from the first operand itself."""
 
 _IN_FORMAT = frozenset({"torch.nn.functional.interpolate", movement.ADAPTIVE_AVERAGE.id})
 """Calls whose result has other sizes than their operand, whose memory format it has."""
