@@ -115,6 +115,32 @@ def test_a_subclass_places_its_tensors_in_a_method() -> None:
     assert dict(Sharded().mesh_plan().collectives) == {"all_reduce": 1}
 
 
+def test_a_schedule_places_tensors_too() -> None:
+    """As definitions of a while ago are written."""
+
+    class Sharded(FusionDefinition):
+        def definition(self) -> None:
+            self.x = self.define_tensor([2 * D, 3 * D], True)
+            self.total = self.ops.sum(self.x, [0])
+            self.add_output(self.total)
+
+        def multidevice_schedule(self) -> None:
+            for tensor in (self.x, self.total):
+                self.sched._set_device_mesh(tensor, MESH)
+                self.sched.split(tensor, 0, D, False)
+                self.sched.parallelize(tensor, 0, ParallelType.mesh_x)
+            self.sched.set_allocation_as_loop(self.total)
+
+    fd = Sharded()
+    assert dict(fd.mesh_plan().collectives) == {"reduce_scatter": 1}
+    x = torch.arange(2.0 * D * 3 * D).reshape(2 * D, 3 * D)
+    assert torch.equal(simulate(fd.shardings(), [x])[0], x.sum(0))
+    with FusionDefinition() as without:
+        y = without.define_tensor([4], True)
+        with pytest.raises(FuserError, match="call set_device_mesh on it first"):
+            without.sched.parallelize(y, 0, ParallelType.mesh_x)
+
+
 def test_a_mesh_of_one_device_needs_no_process_group() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], True)
