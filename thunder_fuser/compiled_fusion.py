@@ -88,6 +88,12 @@ class CompiledFusion:
         """Run on `inputs` (tensors and scalars in definition order) and return the outputs in
         order. Invalid inputs raise before anything is compiled.
         """
+        return self.executable_for(inputs, device)(inputs)
+
+    def executable_for(
+        self, inputs: Sequence[Any], device: torch.device | None = None
+    ) -> Executable:
+        """Return the Executable that a call with `inputs` runs, compiling it on a cache miss."""
         latest = self._latest
         executable = latest.executable
         if (
@@ -101,7 +107,7 @@ class CompiledFusion:
             check_updates(self.fusion, inputs)
         executable.used = now()
         self.latest = executable.info
-        return executable(inputs)
+        return executable
 
     def in_torch(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -122,12 +128,6 @@ class CompiledFusion:
         fusion = specialise(fusion, sizes) if sizes else fusion
         with torch.no_grad():
             return evaluate(fusion, inputs, apply_updates=True, device=binding.device).outputs
-
-    def executable_for(
-        self, inputs: Sequence[Any], device: torch.device | None = None
-    ) -> Executable:
-        """Return the Executable that a call with `inputs` runs, compiling it on a cache miss."""
-        return self._find(inputs, device)
 
     def is_compiled(self, inputs: Sequence[Any], device: torch.device | None = None) -> bool:
         """True if an Executable for these inputs is cached under the current options."""

@@ -5,6 +5,7 @@ What they find wrong is an assertion that fails.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -13,9 +14,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+import thunder_fuser
 from tests.sharding.processes import PATIENCE, become_ranks
 from thunder_fuser import FusionDefinition
-from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError, TargetError
 from thunder_fuser.ir.tables import collectives as table
 from thunder_fuser.ir.tables.collectives import communicating
 from thunder_fuser.nvfuser import ParallelType, execute_with_dtensors, multidevice
@@ -140,10 +142,69 @@ def mistakes(size: int) -> None:
         fd.execute([torch.ones(2 * size)])
 
 
+def column_sums(mesh: multidevice.DeviceMesh) -> FusionDefinition:
+    """Of a matrix of which each rank has rows."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], True)
+        x.set_device_mesh(mesh)
+        x.outer_split(0, mesh.size)
+        x.axis(0).parallelize(ParallelType.mesh_x)
+        fd.add_output(fd.ops.exp(x) * fd.ops.sum(x, [0]))
+    return fd
+
+
+def one_cannot(size: int) -> None:
+    """A rank without a compiler runs the same collectives by torch's operations; where that is an
+    error, it is one of all ranks.
+    """
+    fd, rank = column_sums(multidevice.DeviceMesh(torch.arange(size))), dist.get_rank()
+    is_last = rank == size - 1
+
+    def run(mine: torch.Tensor, *, strict: bool = False) -> torch.Tensor:
+        chosen = thunder_fuser.options(cxx="/missing", strict=strict)
+        with chosen if is_last else nullcontext():
+            return fd.execute([mine])[0]
+
+    for columns in (3, 5):
+        x = numbers(2 * size, columns)
+        mine = x.chunk(size)[rank]
+        with pytest.warns(RuntimeWarning, match="missing") if is_last else nullcontext():
+            found = run(mine)
+        expected = mine.double().exp() * x.double().sum(0)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        # Nothing is tried again, nor warned of.
+        assert torch.equal(run(mine), found)
+    error = TargetError if is_last else FuserError
+    with pytest.raises(error, match="missing was not found"):
+        run(torch.ones(2, 7), strict=True)
+    # After an error of all ranks, all try again.
+    assert torch.equal(fd.execute([torch.zeros(2, 7)])[0], torch.zeros(2, 7))
+
+
+def they_disagree(size: int) -> None:
+    """Ranks whose tensors are no shards of one tensor: an error of all, which says both sizes."""
+    fd, rank = column_sums(multidevice.DeviceMesh(torch.arange(size))), dist.get_rank()
+    for rows, columns in ((1, 2 + rank), (1 + rank, 2)):
+        with pytest.raises(FuserError, match=r"rank 0 for T0 \[2, 2\].*; rank 1 for T0 \[., .\]"):
+            fd.execute([torch.ones(rows, columns)])
+    wrong = torch.ones(1, 2, dtype=torch.float64 if rank else torch.float32)
+    error, told = (FuserTypeError, "dtype Float") if rank else (FuserError, "rank 1.* dtype Float")
+    with pytest.raises(error, match=told):
+        fd.execute([wrong])
+    mesh = init_device_mesh("cpu", (size,))
+    part = DTensor.from_local(torch.ones(2 + rank, 4), mesh, [Shard(0)], run_check=False)
+    with FusionDefinition() as relu:
+        y = relu.define_tensor([-1, -1], True)
+        relu.add_output(relu.ops.relu(y))
+    with pytest.raises(FuserError, match=r"rank 0 for T0.*; rank 1 for T0"):
+        relu.execute_with_dtensors([part])
+
+
 def main(rank: int, size: int) -> None:
     communicator = multidevice.Communicator.instance()
     assert (communicator.rank(), communicator.size()) == (rank, size)
-    for check in (collectives, local_shards, tensor_parallel, partial_and_strided, mistakes):
+    checks = (collectives, local_shards, tensor_parallel, partial_and_strided, mistakes, one_cannot)
+    for check in (*checks, they_disagree):
         check(size)
         communicator.barrier()
     comes_late(rank, size)

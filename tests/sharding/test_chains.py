@@ -9,8 +9,12 @@ import torch
 
 from tests.sharding.chains import EXACT, MESHES, annotations, chain, inputs
 from tests.support.seeds import blocks
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.segment.communication_overlap import collective_of
 from thunder_fuser.sharding import propagate, simulate
+from thunder_fuser.sharding.localise import localise
 
 
 @blocks(5000, 50, always=150)
@@ -28,3 +32,27 @@ def test_ranks_together_are_the_whole(first: int) -> None:
         for found, truth in zip(simulate(shardings, given), expected, strict=True):
             assert torch.equal(found, truth), f"seed {seed}\n{shardings}\n{fusion}"
     assert {"all_gather", "all_reduce", "all_to_all", "slice"} <= set(kinds)
+
+
+@blocks(2000, 20, always=40)
+def test_all_ranks_plan_the_same_collectives(first: int) -> None:
+    """What a rank need not compute, and what is equal on it alone, leaves no other one waiting."""
+    for seed in range(first, first + 20):
+        rng = random.Random(seed)
+        fusion, mesh = chain(rng), rng.choice(MESHES)
+        shardings = propagate(fusion, mesh, annotations(fusion, mesh, rng))
+        every = [sent(localise(shardings, rank)) for rank in range(mesh.size)]
+        assert all(found == every[0] for found in every), f"seed {seed}\n{shardings}\n{fusion}"
+
+
+def sent(fusion: Fusion) -> list[str]:
+    """The collectives of a rank's plan, in order: what all of its axis agree on."""
+    found = []
+    for segment in CompiledFusion(fusion).plan().segments:
+        call = collective_of(segment)
+        if call is not None:
+            agreed = {name: k for name, k in call.attributes if name != "at"}
+            (operand,) = call.inputs
+            assert isinstance(operand, TensorView)
+            found.append(f"{call.op} of {operand.dtype.name} {list(operand.sizes)}, {agreed}")
+    return found

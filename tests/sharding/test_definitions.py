@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from thunder_fuser import FusionDefinition
+from thunder_fuser import FusionDefinition, sharding
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.nvfuser import ParallelType, multidevice
 from thunder_fuser.nvfuser.multidevice import DeviceMesh, shard_tensor
 from thunder_fuser.sharding import Replicate, Shard, simulate
+from thunder_fuser.sharding.communicators import process_groups
 
 D = 4
 MESH = DeviceMesh(torch.arange(D))
@@ -110,6 +115,32 @@ def test_a_subclass_places_its_tensors_in_a_method() -> None:
     assert dict(Sharded().mesh_plan().collectives) == {"all_reduce": 1}
 
 
+def test_a_schedule_places_tensors_too() -> None:
+    """As definitions of a while ago are written."""
+
+    class Sharded(FusionDefinition):
+        def definition(self) -> None:
+            self.x = self.define_tensor([2 * D, 3 * D], True)
+            self.total = self.ops.sum(self.x, [0])
+            self.add_output(self.total)
+
+        def multidevice_schedule(self) -> None:
+            for tensor in (self.x, self.total):
+                self.sched._set_device_mesh(tensor, MESH)
+                self.sched.split(tensor, 0, D, False)
+                self.sched.parallelize(tensor, 0, ParallelType.mesh_x)
+            self.sched.set_allocation_as_loop(self.total)
+
+    fd = Sharded()
+    assert dict(fd.mesh_plan().collectives) == {"reduce_scatter": 1}
+    x = torch.arange(2.0 * D * 3 * D).reshape(2 * D, 3 * D)
+    assert torch.equal(simulate(fd.shardings(), [x])[0], x.sum(0))
+    with FusionDefinition() as without:
+        y = without.define_tensor([4], True)
+        with pytest.raises(FuserError, match="call set_device_mesh on it first"):
+            without.sched.parallelize(y, 0, ParallelType.mesh_x)
+
+
 def test_a_mesh_of_one_device_needs_no_process_group() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], True)
@@ -123,6 +154,21 @@ def test_a_mesh_of_one_device_needs_no_process_group() -> None:
     assert (sharding.mesh.size, sharding.axis_sharded_on(ParallelType.mesh_x)) == (1, 0)
     assert sharding.axis_sharded_on(ParallelType.mesh_y) == -1
     assert multidevice.Communicator.instance().size() == 1
+
+
+def test_groups_go_with_the_programs_process_group() -> None:
+    """A program may end it and begin another one."""
+    mesh = sharding.DeviceMesh((2, 2), ("dp", "tp"))
+    made = []
+    for _ in range(2):
+        dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+        groups = process_groups(mesh)
+        assert process_groups(mesh) is groups
+        made += [weakref.ref(groups), weakref.ref(dist.group.WORLD)]
+        del groups
+        dist.destroy_process_group()
+    gc.collect()
+    assert [one() for one in made] == [None] * 4
 
 
 def test_bad_meshes() -> None:

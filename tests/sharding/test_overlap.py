@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.sharding.checks import fusion_of, is_right, kinds, tensor
 from thunder_fuser import FusionDefinition
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.fusion import Fusion
@@ -157,3 +158,56 @@ def test_all_ranks_start_collectives_in_one_order(rank: int) -> None:
         plan = CompiledFusion(localise(shardings, at)).plan()
         orders.append([str(s.fusion) for s in plan.segments if s.awaited_by is not None])
     assert orders[0] == orders[1]
+
+
+def test_what_one_rank_alone_reads_is_sent_by_all() -> None:
+    """The first rank adds a bias that all have gathered; the others have no use for it."""
+    fusion, names = fusion_of(biased)
+    x, w, bias, gathered = (names[n] for n in ("x", "w", "bias", "gathered"))
+    split = {"tp": outer(1, 8, 2)}
+    asked = {x: split, w: split, bias: {"tp": outer(0, 6, 2)}, gathered: {}}
+    shardings = propagate(fusion, MESH, asked)
+    assert kinds(shardings) == ["all_gather", "all_reduce"]
+    for rank in range(2):
+        plan = CompiledFusion(localise(shardings, rank)).plan()
+        found = [s.operations[0] for s in plan.segments if s.awaited_by is not None]
+        assert found == ["all_gather", "all_reduce"]
+    assert is_right(shardings)
+
+
+def biased(fd: FusionDefinition) -> dict[str, Any]:
+    x, w, bias = tensor(fd, 8, 8), tensor(fd, 6, 8), tensor(fd, 6)
+    gathered = fd.ops.sin(bias)
+    fd.add_output(fd.ops.linear(x, w, gathered))
+    return {"x": x, "w": w, "bias": bias, "gathered": gathered}
+
+
+def test_what_no_result_needs_is_not_sent() -> None:
+    def unused(fd: FusionDefinition) -> dict[str, Any]:
+        names = biased(fd)
+        names["unused"] = fd.ops.matmul(names["x"], names["x"])
+        return names
+
+    fusion, names = fusion_of(unused)
+    placed = {names["x"]: {"tp": outer(0, 8, 2)}, names["unused"]: {"tp": outer(1, 8, 2)}}
+    shardings = propagate(fusion, MESH, placed)
+    assert not shardings.bytes
+    assert "matmul" not in str(shardings.fusion)
+
+
+@pytest.mark.parametrize("dim", range(2))
+def test_nobody_sends_an_empty_tensor(dim: int) -> None:
+    """A dimension without elements is split, and summed (0 is the result) or kept."""
+
+    def empty(fd: FusionDefinition) -> dict[str, Any]:
+        x = tensor(fd, 0, 4)
+        names = {"x": x, "total": fd.ops.sum(x, [dim]), "kept": fd.ops.sin(x)}
+        fd.add_output(names["total"])
+        fd.add_output(names["kept"])
+        return names
+
+    fusion, names = fusion_of(empty)
+    placed = {names["x"]: {"tp": outer(0, 2, 2)}, names["total"]: {}, names["kept"]: {}}
+    shardings = propagate(fusion, MESH, placed)
+    assert not CompiledFusion(localise(shardings, 0)).plan().calls
+    assert is_right(shardings)

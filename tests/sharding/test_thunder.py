@@ -19,10 +19,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.sharding.thunder_ranks import ELEMENTWISE, Program, block, jit, numbers, placed
 from thunder_fuser import FusionDefinition
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.thunder import fusions, refusals
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.sharding import simulate
+from thunder_fuser.sharding.rank_program import RankProgram
 from thunder_fuser.sharding.recent import LIMIT, Recent
 
 SECONDS = 180
@@ -54,7 +54,7 @@ def world() -> Iterator[None]:
 def test_every_rank_of_a_mesh(
     program: Program, world: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CompiledFusion, "__call__", CompiledFusion.in_torch)
+    monkeypatch.setattr(RankProgram, "prepare", lambda program, inputs: None)
     mesh = init_device_mesh("cpu", (2, 4))
     compiled = jit(program)
     wholes = [numbers(8, 16), numbers(16)]
@@ -97,7 +97,7 @@ def test_a_table_keeps_the_latest() -> None:
 def test_a_loop_whose_sizes_change_keeps_few_programs(
     world: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CompiledFusion, "__call__", CompiledFusion.in_torch)
+    monkeypatch.setattr(RankProgram, "prepare", lambda program, inputs: None)
     mesh = init_device_mesh("cpu", (8,))
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.relu(fd.define_tensor(shape=[-1], contiguity=True)))

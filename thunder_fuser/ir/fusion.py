@@ -15,6 +15,7 @@ from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import opaque
 from thunder_fuser.ir.tables.indexing import lookup
 from thunder_fuser.ir.tables.opaque import Attribute
 
@@ -473,6 +474,15 @@ class Fusion:
         if not self._definitions:
             self._definitions.update({e.output: e for e in self.exprs})
         return self._definitions
+
+    @property
+    def roots(self) -> tuple[TensorView, ...]:
+        """What a static program computes everything else for: its results, and those of
+        collectives, since other devices wait in them for this one. Nobody sends an empty tensor.
+        """
+        calls = (e for e in self.exprs if isinstance(e, OpaqueOp) and e.output.numel)
+        sent = (e.output for e in calls if opaque.lookup(e.op).is_collective)
+        return tuple(dict.fromkeys((*self.results, *sent)))
 
     def backward_slice(self, roots: Iterable[Val], ends: Container[Val]) -> list[Expr]:
         """The expressions that the roots depend on, in order. Values in `ends` are available,

@@ -85,11 +85,13 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
 
 
 def _call(expr: OpaqueOp, rewrite: Rewrite) -> Hashable:
-    """Key of a call. Calls that draw random numbers are never equal."""
+    """Key of a call. Calls that run in program order are never equal: one of them draws other
+    random numbers than the next, and a collective that is equal on this rank may not be on others.
+    """
     operands = tuple(_operand(rewrite[v]) for v in expr.inputs)
     attributes = tuple((name, repr(value)) for name, value in expr.attributes)
-    is_random = opaque.lookup(expr.op).is_random(dict(expr.attributes))
-    return expr.op, operands, expr.parameters, attributes, expr.call if is_random else None
+    order = opaque.lookup(expr.op).order(dict(expr.attributes))
+    return expr.op, operands, expr.parameters, attributes, None if order is None else expr.call
 
 
 def _operand(value: Val) -> Hashable:

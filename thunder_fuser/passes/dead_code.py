@@ -1,7 +1,8 @@
 """dead_code: expressions that no result depends on are removed, and updates without effect.
 
 Requires: static sizes.
-Result: every expression is read by a later one or is a result; inputs and outputs unchanged.
+Result: every expression is read by a later one, is a result or a collective; inputs and outputs
+unchanged. Other ranks wait in a collective whose result this rank does not need.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from thunder_fuser.passes.rewrite import Precision
 
 def dead_code(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     fusion = _without_idle_updates(fusion)
-    alive: set[Val] = set(fusion.results)
+    alive: set[Val] = set(fusion.roots)
     for expr in reversed(fusion.exprs):
         if expr.output in alive:
             alive.update(expr.inputs)

@@ -158,6 +158,7 @@ class Executable:
         # Steps that wait for each pending collective and then make views of its result.
         under_way: dict[int, list[Step]] = {}
         sent: dict[TensorView, int] = {}
+        last = self.plan.segments[-1] if self.plan.segments else None
         for segment in self.plan.segments:
             if segment.kind == "alias" and sent.get(root(segment.inputs[0])) in under_way:
                 under_way[sent[root(segment.inputs[0])]] += self._aliases(segment)
@@ -186,8 +187,11 @@ class Executable:
             elif segment.index in launches:
                 launch = launches[segment.index]
                 found += self._launch(segment.index, launch, generated[segment.index])
-            found += self._freed_after(segment)
+            if segment is not last:
+                found += self._freed_after(segment)
+        # What nobody reads arrives before its memory is freed.
         found += chain.from_iterable(under_way.values())
+        found += self._freed_after(last) if last is not None else ()
         written: list[Slot] = []
         for update in self.plan.fusion.updates:
             if isinstance(self.plan.placement.get(update.value), Updates):

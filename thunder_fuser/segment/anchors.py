@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
@@ -34,6 +34,7 @@ from thunder_fuser.ir.fusion import (
     TensorView,
     Val,
 )
+from thunder_fuser.ir.tables import opaque
 from thunder_fuser.segment.cat_slices import Sliced
 from thunder_fuser.segment.inner_orders import inner_orders
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
@@ -64,20 +65,31 @@ class Dependencies:
     behind   anchors that must be in memory before a kernel that computes it starts, since cuts or
              calls of torch lie between
     sources  tensors in memory that it reads: inputs, and results of cuts and of torch's calls
+    earlier  operands of calls that run before one whose result it reads, since both run in program
+             order: they must be in memory, too
     """
 
     folds: Anchors = 0
     behind: Anchors = 0
     sources: frozenset[TensorView] = frozenset()
+    earlier: Anchors = 0
+
+    @property
+    def awaited(self) -> Anchors:
+        """Anchors that must be in memory before a kernel that computes the value starts."""
+        return self.behind | self.earlier
 
     @property
     def needs(self) -> Anchors:
         """Anchors that must be computed before the value can be."""
-        return self.folds | self.behind
+        return self.folds | self.awaited
 
     def with_(self, other: Dependencies) -> Dependencies:
         return Dependencies(
-            self.folds | other.folds, self.behind | other.behind, self.sources | other.sources
+            self.folds | other.folds,
+            self.behind | other.behind,
+            self.sources | other.sources,
+            self.earlier | other.earlier,
         )
 
 
@@ -104,6 +116,7 @@ class AnchorGraph:
     anchors    in program order; `number` maps tensors to their positions
     prices     of the target device
     parts      of the fusion, with cached results of isomorphic ones
+    in_order   anchors behind the operands of the calls of each order, call by call
     """
 
     def __init__(
@@ -146,6 +159,7 @@ class AnchorGraph:
         read = (t for e in calls for t in e.inputs)
         shown = dict.fromkeys((*self.fusion.results, *cut, *read))
         self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
+        self.in_order: dict[opaque.Order, list[Anchors]] = {}
         self._written = self.sliced.written
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, FoldOp) for expr in fusion.exprs)
@@ -213,7 +227,7 @@ class AnchorGraph:
 
     def _walk(self) -> None:
         """Find anchors, views and the leaves of each value, in program order."""
-        wanted = {*self.fusion.results, *self.sliced.written}
+        wanted = {*self.fusion.roots, *self.sliced.written}
         # Memory that an update overwrites cannot be shared with a result, or across a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
@@ -324,37 +338,42 @@ class AnchorGraph:
     def _cut(self, output: TensorView, source: TensorView) -> None:
         """Make readers of `output` run in a later kernel than the producer of `source`."""
         self.placement.put(output, SameAs(source), self._logical_layout(source))
-        self._reach[output] = Dependencies(0, self._makers(source), frozenset({output}))
+        self._reach[output] = replace(self._makers(source), sources=frozenset({output}))
 
-    def _makers(self, tensor: TensorView) -> Anchors:
-        """Return the anchors that make up a tensor in memory: itself, or its pieces; for a result
-        of torch, the anchors that the call depends on.
+    def _makers(self, tensor: TensorView) -> Dependencies:
+        """Return the anchors that make up a tensor in memory, `behind` its readers: itself, or its
+        pieces; for a result of torch, the anchors that the call depends on.
         """
         made = self.placement.written(tensor)
         parts = self.sliced.pieces.get(made, (made,))
         if isinstance(self.definitions.get(made), OpaqueOp) and made not in self.number:
-            return self.reach(made).behind
-        return union(1 << self.number[part] for part in parts if part in self.number)
+            return replace(self.reach(made), sources=frozenset())
+        return Dependencies(0, union(1 << self.number[p] for p in parts if p in self.number))
 
     def _call(self, expr: OpaqueOp, output: TensorView, bases: set[TensorView]) -> None:
         """Store the operands and the result of a call of torch; readers run in later kernels."""
-        behind = 0
+        reach = Dependencies(sources=frozenset({output}))
         for operand in expr.inputs:
             self._settle(operand, bases)
-            behind |= self._makers(operand)
+            reach = reach.with_(self._makers(operand))
             made = self.placement.written(operand)
             told = Refusal("call", f"torch's {expr.op} reads it", made.name)
             for part in self.sliced.pieces.get(made, (made,)):
                 self.reasons.setdefault(part, told)
         self.layouts[output] = self.layout_of(output)
-        self._reach[output] = Dependencies(0, behind, frozenset({output}))
+        order = opaque.lookup(expr.op).order(dict(expr.attributes))
+        if order is not None:
+            before = self.in_order.setdefault(order, [])
+            reach = replace(reach, earlier=reach.earlier | union(before))
+            before.append(reach.behind)
+        self._reach[output] = reach
         bases.add(output)
 
     def _needed(self) -> set[Val]:
         """Return values that non-empty results depend on. Empty results depend on nothing, even if
         they are reductions; but a reduction of an empty tensor may have elements.
         """
-        returned: set[Val] = {*self.fusion.results, *self.sliced.written}
+        returned: set[Val] = {*self.fusion.roots, *self.sliced.written}
         needed: set[Val] = set()
         for expr in reversed(self.fusion.exprs):
             out = expr.output

@@ -175,9 +175,10 @@ class PlanAssembly:
         last = {found.root(t): s.index for s in segments for t in s.inputs}
         for segment in segments:
             if segment.awaited_by is not None:
-                # The operand of a collective stays allocated until the result has arrived.
+                # Operand and result of a collective stay allocated until the result has arrived.
                 end = segment.awaited_by if segment.awaited_by >= 0 else len(segments) - 1
-                last |= {t: max(last[t], end) for t in map(found.root, segment.inputs)}
+                held = map(found.root, (*segment.inputs, *segment.outputs))
+                last |= {t: max(last.get(t, 0), end) for t in held}
         for segment in segments:
             for tensor in map(found.owner, segment.outputs if segment.kind != "alias" else ()):
                 if tensor not in found:

@@ -6,6 +6,7 @@ Kernels of a partition must have a topological order; unrelated anchors are part
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from thunder_fuser.ir.fusion import CutOp, FoldOp, IotaOp, OpaqueOp, RandomOp, TensorView, Val
 from thunder_fuser.segment.anchors import Anchor, AnchorGraph, Anchors, Dependencies, members, union
@@ -21,7 +22,8 @@ class DependencyGraph:
 
     needs  for each anchor, those that must be computed before it
     near   for each anchor, those that it needs, that are needed by the same anchor, that read a
-           common tensor, or that use the same random numbers or iota as a result without inputs
+           common tensor, or that use the same random numbers or iota as a result without inputs.
+           Of anchors that it needs for the order of calls alone, one is near.
     """
 
     def __init__(self, graph: AnchorGraph) -> None:
@@ -39,9 +41,11 @@ class DependencyGraph:
         made_of = _factories(graph)
         for k, anchor in enumerate(graph.anchors):
             met: list[int] = []
-            for other in members(self.needs[k]):
+            for other in members(anchor.reach.folds | anchor.reach.behind):
                 self._link(k, other)
                 self._join(met, other)
+            if anchor.reach.earlier:
+                self._link(k, anchor.reach.earlier.bit_length() - 1)
             points = anchor.tensor.sizes if anchor.fold is None else anchor.fold.input.sizes
             # Readers of one element, such as a learning rate, are not related by it.
             for source in anchor.reach.sources:
@@ -52,6 +56,10 @@ class DependencyGraph:
                     self._join(readers.setdefault((source, kind), []), k)
             for factory in made_of.get(k, ()):
                 self._join(readers.setdefault((factory, None), []), k)
+        for called in graph.in_order.values():
+            # One component: what needs one of these anchors needs those of the calls before.
+            for one, next_ in pairwise(members(union(called))):
+                self._link(one, next_)
 
     def _link(self, a: int, b: int) -> None:
         self.near[a] |= 1 << b

@@ -201,7 +201,7 @@ class Legality:
 
     def _decide(self, anchors: Anchors) -> Legal | Refusal:
         mine = [self.graph.anchors[k] for k in members(anchors)]
-        behind = union(anchor.reach.behind for anchor in mine)
+        behind = union(anchor.reach.awaited for anchor in mine)
         folds = [anchor.fold for anchor in mine if anchor.fold is not None]
         outputs = self.outputs(anchors)
         if len(outputs) > MAX_OUTPUTS:

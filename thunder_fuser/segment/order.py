@@ -34,24 +34,28 @@ def in_program_order(
     position = {v: k for k, v in enumerate(fusion.values())}
     made = {t: k for k, s in enumerate(segments) for t in s.outputs}
     ends = [max((position[t] for t in s.outputs), default=0) for s in segments]
-    drawing = sorted((k for k, s in enumerate(segments) if _draws(s)), key=ends.__getitem__)
     before: list[set[int]] = []
     for k, segment in enumerate(segments):
         owners = [placement.written(t) for t in segment.inputs]
         before.append({made[t] for t in (*segment.inputs, *owners) if t in made} - {k})
-    sending = sorted((k for k, s in enumerate(segments) if collective_of(s)), key=ends.__getitem__)
-    for first, second in (*pairwise(drawing), *pairwise(sending)):
+    orders: dict[opaque.Order, list[int]] = {}
+    for k in sorted(range(len(segments)), key=ends.__getitem__):
+        for order in _orders(segments[k]):
+            orders.setdefault(order, []).append(k)
+    for first, second in (pair for ks in orders.values() for pair in pairwise(ks)):
         before[second].add(first)
-    if sending:
-        order = _overlapped(segments, before, ends, device)
+    if opaque.Order.COLLECTIVES in orders:
+        found = _overlapped(segments, before, ends, device)
     else:
-        order = _sorted(before, ends)
-    return [replace(segments[k], index=n) for n, k in enumerate(order)]
+        found = _sorted(before, ends)
+    return [replace(segments[k], index=n) for n, k in enumerate(found)]
 
 
-def _draws(segment: Segment) -> bool:
+def _orders(segment: Segment) -> set[opaque.Order]:
+    """Return the orders that the call of a segment keeps: one at most."""
     exprs = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
-    return any(opaque.lookup(e.op).is_random(dict(e.attributes)) for e in exprs)
+    found = {opaque.lookup(e.op).order(dict(e.attributes)) for e in exprs}
+    return {order for order in found if order is not None}
 
 
 class _Waiting:

@@ -226,7 +226,7 @@ class _Boundaries:
             return None
         rarest = min((self.readers[s] for s in reach.sources), key=len)
         for group in rarest:
-            if reach.sources <= self.sources[group] and self._is_after(group, reach.behind):
+            if reach.sources <= self.sources[group] and self._is_after(group, reach.awaited):
                 return group
         return None
 
@@ -237,7 +237,7 @@ class _Boundaries:
         largest = max((self.graph.anchors[k].tensor.bytes for k in members(reach.folds)), default=0)
         if not homes or any(h is not homes[0] for h in homes) or v.bytes > largest:
             return None
-        return homes[0] if self._is_after(homes[0], reach.behind) else None
+        return homes[0] if self._is_after(homes[0], reach.awaited) else None
 
     def _is_after(self, group: Group, anchors: Anchors) -> bool:
         return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))

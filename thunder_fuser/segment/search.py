@@ -89,7 +89,7 @@ class _Search:
         for k in members(component):
             reach = self.graph.anchors[k].reach
             waits = [depths.get(f, 0) for f in members(reach.folds)]
-            waits += [depths.get(b, 0) + 1 for b in members(reach.behind)]
+            waits += [depths.get(b, 0) + 1 for b in members(reach.awaited)]
             depths[k] = max(waits, default=0)
             layers[depths[k]] = layers.get(depths[k], 0) | 1 << k
         if len(layers) == 1:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import Tensor
 from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.ir.tables.collectives import Arrived, folded
 from thunder_fuser.sharding.mesh import DeviceMesh
+from thunder_fuser.sharding.recent import Recent
 
 
 class Meeting:
@@ -193,11 +194,14 @@ def _named(name: str, axis: int) -> Iterator[None]:
 
 
 def process_groups(mesh: DeviceMesh) -> ProcessGroups:
-    """Return the groups of a mesh, made once. A collective; raises what `ProcessGroups` does."""
-    return _groups_of(mesh, dist.group.WORLD)
+    """Return the groups of a mesh, made once in the program's process group, and dropped with it. A
+    collective; raises what `ProcessGroups` does.
+    """
+    if not dist.is_initialized():
+        return ProcessGroups(mesh)
+    known = _known.setdefault(dist.group.WORLD, Recent())
+    return known.get(mesh, lambda: ProcessGroups(mesh))
 
 
-@functools.lru_cache(maxsize=16)
-def _groups_of(mesh: DeviceMesh, _world: object) -> ProcessGroups:
-    """Cache by mesh and world, since a program may replace its process group by another one."""
-    return ProcessGroups(mesh)
+_known: WeakKeyDictionary[object, Recent[ProcessGroups]] = WeakKeyDictionary()
+"""Groups of meshes by the program's process group, which it may replace by another one."""

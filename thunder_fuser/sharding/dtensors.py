@@ -7,7 +7,8 @@ cannot be DTensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,6 @@ from torch.distributed.tensor import Partial as TorchPartial
 from torch.distributed.tensor import Replicate as TorchReplicate
 from torch.distributed.tensor import Shard as TorchShard
 
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.tables.collectives import communicating
@@ -33,7 +33,8 @@ from thunder_fuser.sharding.mesh import (
     Sharding,
     check_shard,
 )
-from thunder_fuser.sharding.on_mesh import FusionOnMesh
+from thunder_fuser.sharding.on_mesh import FusionOnMesh, told
+from thunder_fuser.sharding.rank_program import RankProgram, agree
 from thunder_fuser.sharding.recent import Recent
 from thunder_fuser.sharding.shardings import Shardings
 
@@ -51,6 +52,11 @@ class MeshGroups(ProcessGroups):
                 "torch.distributed.init_process_group, and make the mesh and its DTensors again"
             )
         self._groups = [mesh.get_group(axis) for axis in range(mesh.ndim)]
+
+
+def mesh_of(mesh: TorchMesh) -> DeviceMesh:
+    """Return torch's mesh as ours."""
+    return DeviceMesh(tuple(mesh.shape), tuple(mesh.mesh_dim_names or ()))
 
 
 def sharding_of(tensor: DTensor) -> Sharding:
@@ -130,7 +136,7 @@ class _Ready(NamedTuple):
     """
 
     shardings: Shardings
-    program: CompiledFusion
+    program: RankProgram
     outputs: Sequence[tuple[Any, torch.Size, tuple[int, ...]]]
 
 
@@ -144,19 +150,11 @@ class DTensorProgram:
         placed: dict[TensorView, Sharding],
         whole: Sequence[Any],
     ) -> None:
-        """`whole`: inputs with the global sizes of the DTensors.
-
-        Raises FuserValueError if this process is not on the mesh, or its process group is gone.
-        """
-        names = mesh.mesh_dim_names or ()
+        """`whole`: inputs with the global sizes of the DTensors. This process is on the mesh."""
         self.torch_mesh = mesh
-        self.mesh = DeviceMesh(tuple(mesh.shape), tuple(names))
+        self.mesh = mesh_of(mesh)
         self.groups = MeshGroups(mesh)
         at = mesh.get_coordinate()
-        if at is None:
-            raise FuserValueError(
-                f"this process, rank {dist.get_rank()}, is not on {mesh}: only its ranks may call"
-            )
         self.rank = next(rank for rank, where in self.mesh.ranks() if where == tuple(at))
         self.placed = dict(placed)
         self.fusion = fusion
@@ -243,6 +241,7 @@ class DTensorPrograms:
         self.latest: Shardings | None = None
         self._is_static = fusion.is_static
         self._programs = Recent[DTensorProgram]()
+        self._world: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -251,8 +250,9 @@ class DTensorPrograms:
         """Return the program for `inputs`, one for each input of the fusion. Plain tensors among
         them are replicated.
 
-        Raises FuserValueError for several meshes, and for unsupported placements (see
-        `sharding_of`).
+        A collective for inputs of a new kind. Raises FuserValueError for several meshes, for a mesh
+        without this process or whose process group is gone, and for unsupported placements (see
+        `sharding_of`); FuserError if another rank raises, or has DTensors of other sizes.
         """
         kinds = tuple(
             (x.shape, x.device_mesh, x.placements) if isinstance(x, DTensor) else x.shape
@@ -260,13 +260,34 @@ class DTensorPrograms:
             if isinstance(x, torch.Tensor)
         )
         # A mesh of an ended process group is equal to one of the next group.
-        return self._programs.get((dist.group.WORLD, kinds), lambda: self._made(inputs))
+        world = dist.group.WORLD
+        if world is None or world is not self._world():
+            self._programs = Recent()
+            self._world = (lambda: None) if world is None else weakref.ref(world)
+        return self._programs.get(kinds, lambda: self._made(inputs))
 
     def _made(self, inputs: Sequence[Any]) -> DTensorProgram:
         mesh = torch_mesh_of(inputs, self.name)
-        whole = (REPLICATE,) * mesh.ndim
+        groups = MeshGroups(mesh)
+        if mesh.get_coordinate() is None:
+            raise FuserValueError(
+                f"this process, rank {dist.get_rank()}, is not on {mesh}: only its ranks may call"
+            )
+        made: list[DTensorProgram] = []
+
+        def prepare() -> str:
+            made.append(self._program_on(mesh, inputs))
+            program = made[0].ready(whole_of_dtensors(inputs)).program
+            program.prepare([_local(x) for x in inputs])
+            return f"{told(self.fusion, inputs)}, {program.digest}"
+
+        agree(groups, mesh_of(mesh), inputs, prepare)
+        return made[0]
+
+    def _program_on(self, mesh: TorchMesh, inputs: Sequence[Any]) -> DTensorProgram:
+        replicated = (REPLICATE,) * mesh.ndim
         placed = {
-            value: sharding_of(x) if isinstance(x, DTensor) else whole
+            value: sharding_of(x) if isinstance(x, DTensor) else replicated
             for value, x in zip(self.fusion.inputs, inputs, strict=True)
             if isinstance(value, TensorView)
         }

@@ -255,30 +255,34 @@ class _Local:
                 x = self._exchange(x, source, target, axis, tensor, now)
             case Replicate(), Partial("sum"):
                 # One device keeps the value and the others get 0, so that the sum is right.
-                x = self._zeros(x) if self.at[axis] else x
+                x = self._zeros(x, x.sizes) if self.at[axis] else x
             case Partial(op), Replicate():
-                (x,) = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
+                x = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
             case Partial(op), Shard():
                 parts = self._parts(
                     x, target, axis, tensor, (*now[:axis], REPLICATE, *now[axis + 1 :])
                 )
                 at = self.at[axis]
-                (x,) = self._call("reduce_scatter", parts, axis, op=REDUCTIONS.index(op), at=at)
+                x = self._call("reduce_scatter", parts, axis, op=REDUCTIONS.index(op), at=at)
             case source, _:
                 raise InternalError(f"{tensor.name}: {source} cannot become {target}")
         self.builder.origin = origin
         self.tensors[tensor, after] = x
         return x, after
 
-    def _zeros(self, x: TensorView) -> TensorView:
-        return self.builder.full(x.sizes, self.builder.scalar(0, x.dtype), x.dtype)
+    def _zeros(self, x: TensorView, sizes: Sequence[int]) -> TensorView:
+        return self.builder.full(sizes, self.builder.scalar(0, x.dtype), x.dtype)
 
-    def _call(
-        self, name: str, x: TensorView, axis: int, **attributes: int
-    ) -> tuple[TensorView, ...]:
+    def _call(self, name: str, x: TensorView, axis: int, **attributes: int) -> TensorView:
+        """Call a collective. Ranks have equal sizes, so that none of them sends an empty tensor."""
         mesh = self.shardings.mesh
-        known = {"axis": axis, "size": mesh.shape[axis], "span": mesh.span(axis)}
-        return self.builder.call(name, {"arg": x}, {**known, **attributes})
+        size = mesh.shape[axis]
+        if not x.numel:
+            sizes = {"all_gather": (size, *x.sizes), "reduce_scatter": x.sizes[1:]}
+            return self._zeros(x, sizes.get(name, x.sizes))
+        known = {"axis": axis, "size": size, "span": mesh.span(axis)}
+        (made,) = self.builder.call(name, {"arg": x}, {**known, **attributes})
+        return made
 
     def _parts(
         self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, now: Sharding
@@ -323,7 +327,7 @@ class _Local:
     ) -> TensorView:
         above, below = self._around(shard, axis, tensor, after)
         dim, sizes = shard.dim, list(x.sizes)
-        (x,) = self._call("all_gather", x, axis)
+        x = self._call("all_gather", x, axis)
         x = self.builder.reshape(x, [shard.size, *sizes[:dim], above, below, *sizes[dim + 1 :]])
         order = list(range(1, x.rank))
         order.insert(dim + 1, 0)
@@ -348,7 +352,7 @@ class _Local:
                 self._gather(x, source, axis, tensor, whole), target, axis, tensor, whole
             )
         parts = self._parts(x, target, axis, tensor, whole)
-        (x,) = self._call("all_to_all", parts, axis, at=self.at[axis])
+        x = self._call("all_to_all", parts, axis, at=self.at[axis])
         above, below = self._around(source, axis, tensor, whole)
         dim, sizes = source.dim, list(x.sizes[1:])
         x = self.builder.reshape(x, [source.size, *sizes[:dim], above, below, *sizes[dim + 1 :]])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.rebuild import Rebuild
@@ -21,6 +21,7 @@ from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import DeviceMesh, Placement
 from thunder_fuser.sharding.propagate import propagate
+from thunder_fuser.sharding.rank_program import RankProgram, agree
 from thunder_fuser.sharding.recent import Recent
 from thunder_fuser.sharding.shardings import Shardings
 
@@ -29,19 +30,23 @@ Annotations = Mapping[TensorView, Callable[[Sequence[int]], Mapping[str, Placeme
 mesh axes."""
 
 
+_KNOWN = 4096
+"""Most kinds of inputs that ranks remember to have agreed on."""
+
+
 class _Placed:
     """Shardings for one choice of sizes, and cached programs of ranks."""
 
     def __init__(self, shardings: Shardings) -> None:
         self.shardings = shardings
-        self._programs: dict[int, CompiledFusion] = {}
+        self._programs: dict[int, RankProgram] = {}
         self._lock = Lock()
 
-    def program(self, rank: int) -> CompiledFusion:
+    def program(self, rank: int) -> RankProgram:
         with self._lock:
             if rank not in self._programs:
                 fusion = localise(self.shardings, rank)
-                self._programs[rank] = CompiledFusion(fusion, name="sharded")
+                self._programs[rank] = RankProgram(fusion, name="sharded")
             return self._programs[rank]
 
 
@@ -54,6 +59,8 @@ class FusionOnMesh:
         self.annotations = annotations
         self.latest: Shardings | None = None
         self._placed = Recent[_Placed]()
+        # Apart from the programs, which a rank may also make by itself, to look at their plans.
+        self._agreed: WeakKeyDictionary[Communicator, Recent[bool]] = WeakKeyDictionary()
 
     def shardings(self, whole: Sequence[Any] = ()) -> Shardings:
         """Return the placements of all tensors. `whole`: inputs with global sizes, of which only
@@ -90,7 +97,7 @@ class FusionOnMesh:
             asked[found] = place(found.sizes)
         return propagate(static, self.mesh, asked)
 
-    def program(self, rank: int, whole: Sequence[Any] = ()) -> CompiledFusion:
+    def program(self, rank: int, whole: Sequence[Any] = ()) -> RankProgram:
         """Return the program of one rank, which takes its shard of each input."""
         self.shardings(whole)
         return self._of_sizes(whole).program(rank)
@@ -103,19 +110,43 @@ class FusionOnMesh:
         communicator: Communicator | None,
     ) -> list[torch.Tensor]:
         """Compute a rank's shards of the outputs from its shards of the inputs. A collective: every
-        rank calls it. Raises FuserTypeError for tensor inputs that are no tensors.
+        rank calls it. Raises FuserTypeError for tensor inputs that are no tensors; FuserError if
+        the ranks' inputs are no shards of the same tensors, at the first call with such inputs.
         """
+        if communicator is None:
+            self._check(inputs)
+            return self.program(rank, whole)(inputs)
+        sizes = tuple(tuple(x.shape) for x in whole if isinstance(x, torch.Tensor))
+
+        def prepare() -> str:
+            self._check(inputs)
+            program = self.program(rank, whole)
+            program.prepare(inputs)
+            return f"{told(self.fusion, whole)}, {program.digest}"
+
+        def agreed() -> bool:
+            agree(communicator, self.mesh, inputs, prepare)
+            return True
+
+        self._agreed.setdefault(communicator, Recent(_KNOWN)).get(sizes, agreed)
         program = self.program(rank, whole)
+        with communicating(communicator):
+            return program(inputs)
+
+    def _check(self, inputs: Sequence[Any]) -> None:
         for k, (value, x) in enumerate(zip(self.fusion.inputs, inputs, strict=False)):
             if isinstance(value, TensorView) and not isinstance(x, torch.Tensor):
                 raise FuserTypeError(
                     f"input {k}, {value.name}: expected the tensor that this rank has, got "
                     f"{type(x).__name__}"
                 )
-        if communicator is None:
-            return program(inputs)
-        with communicating(communicator):
-            return program(inputs)
+
+
+def told(fusion: Fusion, whole: Sequence[Any]) -> str:
+    """Return the names and global sizes of the inputs that are tensors."""
+    pairs = zip(fusion.inputs, whole, strict=False)
+    found = [f"{v.name} {list(x.shape)}" for v, x in pairs if isinstance(x, torch.Tensor)]
+    return ", ".join(found)
 
 
 def placed_on(fusion: Fusion, mesh: DeviceMesh, placed: Placed, whole: Sequence[Any]) -> Shardings:

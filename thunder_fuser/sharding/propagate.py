@@ -52,8 +52,8 @@ class _Strategy(NamedTuple):
 def propagate(
     fusion: Fusion, mesh: DeviceMesh, annotations: Mapping[TensorView, Mapping[str, Placement]]
 ) -> Shardings:
-    """Return the shardings of a static fusion. `annotations`: placements of tensors by names of
-    mesh axes; along other axes these tensors are replicated.
+    """Return the shardings of a static fusion, dead code left out. `annotations`: placements of
+    tensors by names of mesh axes; along other axes these tensors are replicated.
 
     Raises FuserValueError for unknown axes and tensors, and for shards that do not divide.
     """
@@ -62,6 +62,9 @@ def propagate(
     for tensor in asked:
         if tensor not in values:
             raise FuserValueError(f"{tensor} is annotated, and is no tensor of the fusion")
+    fusion = replace(fusion, exprs=tuple(fusion.backward_slice(fusion.results, ())))
+    values = set(fusion.values())
+    asked = {tensor: placed for tensor, placed in asked.items() if tensor in values}
     found = Shardings(fusion, mesh)
     for update in fusion.updates:
         # The value of an update has the placement of its target.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import FuserError
+
+if TYPE_CHECKING:
+    from thunder_fuser.frontends.definition.multidevice import DeviceMesh, ParallelType
 
 
 class UnavailableOp(FuserError, AttributeError):
@@ -59,7 +64,32 @@ def unavailable_method(owner: str, name: str) -> UnavailableOp | None:
 
 
 class HandSchedule:
-    """`fd.sched`: every nvFuser scheduling method raises UnavailableOp."""
+    """`fd.sched`: placements on a mesh, as methods of the schedule that take the tensor; those of
+    the tensor itself do the same. Every other scheduling method of nvFuser raises UnavailableOp, as
+    these do for a tensor without a mesh.
+    """
+
+    def set_device_mesh(self, tensor: Any, mesh: DeviceMesh) -> None:
+        """Place a tensor on a mesh."""
+        tensor.set_device_mesh(mesh)
+
+    _set_device_mesh = set_device_mesh
+
+    def split(self, tensor: Any, axis: int, factor: int, inner_split: bool = True) -> None:
+        """Split a loop axis of a tensor with a mesh."""
+        tensor.split(axis, factor, inner_split=inner_split)
+
+    def reorder(self, tensor: Any, old_to_new: Mapping[int, int] | Sequence[int]) -> None:
+        """Permute the loop axes of a tensor with a mesh."""
+        tensor.reorder(old_to_new)
+
+    def parallelize(self, tensor: Any, axis: int, parallel: ParallelType) -> None:
+        """Parallelise a loop axis of a tensor with a mesh."""
+        tensor.axis(axis).parallelize(parallel)
+
+    def set_allocation_as_loop(self, tensor: Any) -> None:
+        """Accepted and ignored, as `set_allocation_domain` is: the plan decides memory layouts."""
+        tensor.set_allocation_domain(tensor.get_loop_domain())
 
     def __getattr__(self, name: str) -> None:
         found = unavailable_method("fd.sched", name)

@@ -32,6 +32,13 @@ class Answer(enum.Enum):
     OTHER = "nothing is said"
 
 
+class Order(enum.Enum):
+    """Calls that run in program order, and are never one call though they are equal."""
+
+    COLLECTIVES = "all devices must start them in one order, or wait for each other for ever"
+    DRAWS = "each takes the next numbers of torch's generator"
+
+
 def _nothing(_o: Operands, _a: Attributes) -> int:
     return 0
 
@@ -74,6 +81,21 @@ class Call:
     @property
     def name(self) -> str:
         return self.run.__name__
+
+    @property
+    def is_collective(self) -> bool:
+        """True if other devices wait for this one in the call: it runs as often as the program says
+        so, even if nothing reads its result.
+        """
+        return self.start is not None
+
+    def order(self, a: Attributes) -> Order | None:
+        """The calls that it runs in program order with; None if it runs when its operands are
+        there.
+        """
+        if self.is_collective:
+            return Order.COLLECTIVES
+        return Order.DRAWS if self.is_random(a) else None
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
