@@ -153,7 +153,7 @@ def choose_row_cache(
             last = [k for k in near if not before[k]]
         rest = tuple(k for k in sorted(columns) if k not in last)
         return RowCache(rest, passes=count, loaded_in_last_pass=tuple(sorted(last)))
-    fewest = working if several else FEWEST_WORKING_REGISTERS
+    fewest = working if steps > 1 else FEWEST_WORKING_REGISTERS
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
