@@ -22,11 +22,10 @@ columns spills 44 bytes with both of its rows in registers.
 """
 STAGE_REGISTERS = 16
 """More `WORKING_REGISTERS` for each stage after the first, with accumulators of several vectors."""
-FEWEST_WORKING_REGISTERS = 40
-"""For computation where registers hold only a part of a row. With 32, a row of eight vectors a
-thread fits beside loads of another row, all of which are in flight, and spills 288 to 1,608 bytes a
-thread (softmax's backward of 65,536 columns on sm_80 344, on sm_75 1,420): more than its 128 bytes
-that are read again without.
+FEWEST_WORKING_REGISTERS = 32
+"""`WORKING_REGISTERS` where registers hold only a part of a row, of one vector a thread. With eight
+of them, loads of the other part are all in flight, and 288 to 1,608 bytes a thread spill: softmax's
+backward of 65,536 columns 344 on sm_80, 1,420 on sm_75, to save 128 bytes that are read again.
 """
 STRIDING_REGISTERS, STRIDING_REGISTERS_OF_SEVERAL = 24, 32
 """For computation, beside cached rows and accumulators, when loads ahead and row-invariant vectors

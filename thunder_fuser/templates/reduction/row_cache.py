@@ -119,7 +119,7 @@ def choose_row_cache(
     if mapped.steps <= MAX_STEPS and total <= WORD * most:
         is_crowded = total > WORD * CROWDED_ROW_REGISTERS
         return _all_in_registers(mapped, columns, near if is_crowded else ())
-    fewest = working if several else FEWEST_WORKING_REGISTERS
+    fewest = working if mapped.steps > 1 else FEWEST_WORKING_REGISTERS
     registers = budget.registers - fewest if mapped.steps <= MAX_STEPS else 0
     prefers_registers = bool(several) and not mapped.is_outer_shared
     return _divided(mapped, columns, WORD * registers, budget.shared_bytes, prefers_registers)
