@@ -231,7 +231,7 @@ TF_DEVICE T div(T a, T b) {
 }
 TF_DEVICE float div(float a, float b) { return a / b; }
 TF_DEVICE double div(double a, double b) { return a / b; }
-// Division by a constant with reciprocal high + low: lower/constant_division.py proves that it
+// Division by a constant with reciprocal high + low: lower/index/constant_division.py proves that it
 // has the bits of a / b. The parts have equal signs, or infinities would give NaN.
 TF_DEVICE float divide_by_constant(float a, float high, float low) {
   return fmaf(a, high, a * low);

@@ -15,7 +15,7 @@ from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.ir.printer import equal
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.binding.bind import bind
 
 PROGRAMS = 120
 """In each test."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from thunder_fuser.config import current
-from thunder_fuser.runtime.private import problem_of
+from thunder_fuser.runtime.compilation.private import problem_of
 
 TARGETS = ("host", "cuda")
 

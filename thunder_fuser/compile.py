@@ -24,10 +24,10 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.kernel_ir.verify import verify
 from thunder_fuser.observers import Watch
-from thunder_fuser.runtime.bind import Binding
+from thunder_fuser.runtime.binding.bind import Binding
+from thunder_fuser.runtime.binding.open_sizes import plan_open
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.fallback import Failures, left_to_torch
-from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import Launch, Target, on_device, planned_for, target_for
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition_after

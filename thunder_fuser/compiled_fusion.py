@@ -31,12 +31,19 @@ from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
-from thunder_fuser.runtime.bind import Key, bind, bind_dense, check_updates, key_of, size_inputs
+from thunder_fuser.runtime.binding.bind import (
+    Key,
+    bind,
+    bind_dense,
+    check_updates,
+    key_of,
+    size_inputs,
+)
+from thunder_fuser.runtime.binding.guards import Guard, guard_of, no_guard
+from thunder_fuser.runtime.binding.modes import is_transformed, without_modes
 from thunder_fuser.runtime.executable import Executable, ExecutableInfo
 from thunder_fuser.runtime.executable_lru import EXECUTABLES, now
 from thunder_fuser.runtime.fork import Lock
-from thunder_fuser.runtime.guards import Guard, guard_of, no_guard
-from thunder_fuser.runtime.modes import is_transformed, without_modes
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.plan import SegmentedFusion

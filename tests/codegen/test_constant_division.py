@@ -13,7 +13,7 @@ from tests.support.building import op
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.constant_division import reciprocal
+from thunder_fuser.lower.index.constant_division import reciprocal
 
 SIGNIFICANDS = torch.arange(0x3F800000, 0x40000000, dtype=torch.int32).view(torch.float32)
 """All floats in [1, 2): what holds for them holds at every exponent, but for the extremes."""

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tests.fuzz.program import Program
-from thunder_fuser.runtime.memory_overlap import overlaps_itself
+from thunder_fuser.runtime.binding.memory_overlap import overlaps_itself
 
 
 @dataclass(slots=True)

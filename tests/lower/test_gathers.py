@@ -14,7 +14,6 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody, Memory
-from thunder_fuser.lower.lanes import Lanes, wave_of
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import (
     BoundsChecked,
@@ -24,7 +23,8 @@ from thunder_fuser.lower.scalar_graph import (
     Load,
     Value,
 )
-from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, plan_accesses, simplify
+from thunder_fuser.lower.vectors.lanes import Lanes, wave_of
+from thunder_fuser.lower.vectors.vectorize import ALWAYS, RegisterArray, plan_accesses, simplify
 from thunder_fuser.segment.planner import partition
 
 Float, Int = DataType.Float, DataType.Int

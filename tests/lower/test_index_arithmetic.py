@@ -18,7 +18,7 @@ from thunder_fuser.codegen.cuda_statements import CudaText
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Context, Form
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 
 ZERO = ir.Int(0)
 EXTENTS = {"x": 7, "y": 6, "z": 5}

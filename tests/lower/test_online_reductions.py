@@ -12,7 +12,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.online_reductions import in_one_pass
+from thunder_fuser.lower.rows.online_reductions import in_one_pass
 
 Float, BFloat16, Half, Double = DataType.Float, DataType.BFloat16, DataType.Half, DataType.Double
 Build = Callable[[FusionBuilder, TensorView], TensorView]

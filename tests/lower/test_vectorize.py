@@ -18,9 +18,9 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
-from thunder_fuser.lower.lane_windows import VectorAccess
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.vectorize import (
+from thunder_fuser.lower.vectors.lane_windows import VectorAccess
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import (
     ALWAYS,
     RegisterArray,
     exclusive,

@@ -12,8 +12,8 @@ from tests.runtime.hand_written import kernel, scale
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError
-from thunder_fuser.runtime import ahead
-from thunder_fuser.runtime.ahead import compile_ahead
+from thunder_fuser.runtime.compilation import ahead
+from thunder_fuser.runtime.compilation.ahead import compile_ahead
 from thunder_fuser.runtime.cuda import nvrtc
 from thunder_fuser.runtime.host import library
 from thunder_fuser.runtime.host.target import HOST, HostLaunch

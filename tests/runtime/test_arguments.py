@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.runtime.hand_written import kernel
 from thunder_fuser.codegen.kernel import Param
 from thunder_fuser.errors import InternalError
-from thunder_fuser.runtime.arguments import ArgumentBlock
+from thunder_fuser.runtime.binding.arguments import ArgumentBlock
 
 INTEGERS: dict[str, type] = {
     "signed char": ctypes.c_int8,

@@ -18,8 +18,8 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.runtime.bind import bind, check_updates, key_of, size_inputs
-from thunder_fuser.runtime.guards import guard_of
+from thunder_fuser.runtime.binding.bind import bind, check_updates, key_of, size_inputs
+from thunder_fuser.runtime.binding.guards import guard_of
 
 CPU = torch.device("cpu")
 

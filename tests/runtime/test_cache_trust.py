@@ -21,8 +21,8 @@ from thunder_fuser import cache_command
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import Options, options
 from thunder_fuser.errors import Refusal
-from thunder_fuser.runtime import cache, private
-from thunder_fuser.runtime.cache import Folder, folders
+from thunder_fuser.runtime.compilation import cache, private
+from thunder_fuser.runtime.compilation.cache import Folder, folders
 from thunder_fuser.runtime.host import build as host_build
 from thunder_fuser.runtime.host import compiler
 from thunder_fuser.runtime.host.library import Library, Unit, load

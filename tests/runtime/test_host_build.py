@@ -20,7 +20,7 @@ from thunder_fuser.codegen import headers
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError, TargetError
-from thunder_fuser.runtime.cache import Folder
+from thunder_fuser.runtime.compilation.cache import Folder
 from thunder_fuser.runtime.host import compiler
 from thunder_fuser.runtime.host import library as host_library
 from thunder_fuser.runtime.host.build import host_text

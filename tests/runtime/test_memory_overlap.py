@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from thunder_fuser.runtime import memory_overlap
-from thunder_fuser.runtime.memory_overlap import overlaps_itself, pairs_near, share_memory
+from thunder_fuser.runtime.binding import memory_overlap
+from thunder_fuser.runtime.binding.memory_overlap import overlaps_itself, pairs_near, share_memory
 
 BASE = torch.zeros(2048, dtype=torch.uint8)
 STRIDES = (0, 1, 2, 3, 5, 8, 16, 24)

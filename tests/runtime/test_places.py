@@ -24,9 +24,9 @@ from thunder_fuser import cache_command
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.runtime import cache, failures, private
-from thunder_fuser.runtime.ahead import compile_ahead
-from thunder_fuser.runtime.cache import Folder
+from thunder_fuser.runtime.compilation import cache, failures, private
+from thunder_fuser.runtime.compilation.ahead import compile_ahead
+from thunder_fuser.runtime.compilation.cache import Folder
 from thunder_fuser.runtime.host import compiler
 from thunder_fuser.runtime.host import library as host_library
 from thunder_fuser.runtime.host.target import HOST

@@ -24,7 +24,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.target import planned_for
-from thunder_fuser.segment.layout_conversion import strided
+from thunder_fuser.segment.layouts.layout_conversion import strided
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.estimate import estimate_segment

@@ -23,7 +23,7 @@ from thunder_fuser.ir.domain import Merge, NewBroadcast, Reorder, Resize, Split,
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.lower.memory_order import MemoryOrder
-from thunder_fuser.segment.layout_conversion import strided
+from thunder_fuser.segment.layouts.layout_conversion import strided
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.estimate import estimate_segment
 

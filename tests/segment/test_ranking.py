@@ -21,12 +21,12 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.online_reductions import in_one_pass
-from thunder_fuser.segment.anchors import Anchors, members, union
-from thunder_fuser.segment.cost import Cost
+from thunder_fuser.lower.rows.online_reductions import in_one_pass
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
+from thunder_fuser.segment.partition.cost import Cost
+from thunder_fuser.segment.partition.search import search
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.segment.search import search
 from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule

@@ -17,14 +17,14 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members
-from thunder_fuser.segment.cost import Cost
-from thunder_fuser.segment.dependencies import DependencyGraph, union
+from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members
+from thunder_fuser.segment.anchors.dependencies import DependencyGraph, union
+from thunder_fuser.segment.anchors.limits import MAX_STAGES
 from thunder_fuser.segment.legality import Legality
-from thunder_fuser.segment.limits import MAX_STAGES
+from thunder_fuser.segment.partition.cost import Cost
+from thunder_fuser.segment.partition.search import EXACT, search
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.segment.recompute import grouped
-from thunder_fuser.segment.search import EXACT, search
+from thunder_fuser.segment.recompute.recompute import grouped
 
 Float = DataType.Float
 

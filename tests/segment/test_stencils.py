@@ -7,8 +7,8 @@ from functools import reduce
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.segment.anchors.stencils import FEW_PLACES, read_by_reductions
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.segment.stencils import FEW_PLACES, read_by_reductions
 
 ROWS, COLUMNS = 512, 1024
 

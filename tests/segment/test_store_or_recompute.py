@@ -10,8 +10,8 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
-from thunder_fuser.segment.min_cut import INFINITE, FlowNetwork
-from thunder_fuser.segment.store_or_recompute import (
+from thunder_fuser.segment.recompute.min_cut import INFINITE, FlowNetwork
+from thunder_fuser.segment.recompute.store_or_recompute import (
     Choice,
     Value,
     _cheapest,

@@ -21,7 +21,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.lower.row_space import iteration_space
+from thunder_fuser.lower.rows.row_space import iteration_space
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Float = DataType.Float

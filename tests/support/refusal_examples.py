@@ -27,8 +27,8 @@ from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.table import refuse_call
+from thunder_fuser.runtime.compilation.private import problem_of
 from thunder_fuser.runtime.host.target import HOST
-from thunder_fuser.runtime.private import problem_of
 
 _seen: set[str] = set()
 

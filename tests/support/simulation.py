@@ -2,9 +2,9 @@
 stores.
 
 The scalar graph is evaluated at all points of the loop at once. Loads go through the windows and
-gathers that were planned for them, and all that `lower/vectorize.py` promises of these is asserted
-on the way: that every lane which needs an element gets that element, that nothing else is touched,
-that wide accesses are aligned, and that conditions are the same for all lanes of a vector.
+gathers that were planned for them, and all that `lower/vectors/vectorize.py` promises of these is
+asserted on the way: that every lane which needs an element gets that element, that nothing else is
+touched, that wide accesses are aligned, and that conditions are the same for all lanes of a vector.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from thunder_fuser.ir.fusion import PointwiseOp, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.reference import Evaluator
 from thunder_fuser.lower.body import Memory
-from thunder_fuser.lower.lane_windows import ACCESS_BYTES, VectorAccess
-from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.scalar_graph import (
     Argument,
     BoundsChecked,
@@ -34,7 +32,9 @@ from thunder_fuser.lower.scalar_graph import (
     Select,
     Value,
 )
-from thunder_fuser.lower.vectorize import Disjunction, RegisterArray
+from thunder_fuser.lower.vectors.lane_windows import ACCESS_BYTES, VectorAccess
+from thunder_fuser.lower.vectors.lanes import wave_of
+from thunder_fuser.lower.vectors.vectorize import Disjunction, RegisterArray
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.pointwise.schedule import (
     PointwisePart,

@@ -20,10 +20,10 @@ from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.lower.lane_windows import VectorAccess
-from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Load
-from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, Variant
+from thunder_fuser.lower.vectors.lane_windows import VectorAccess
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import ALWAYS, RegisterArray, Variant
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.pointwise import break_point

@@ -20,8 +20,8 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.point_rows import RowLanes, row_length
+from thunder_fuser.lower.points.point_rows import RowLanes, row_length
+from thunder_fuser.lower.vectors.lanes import Lanes
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.estimate import estimate_segment

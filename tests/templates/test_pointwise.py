@@ -19,7 +19,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.vectorize import RegisterArray, Variant
+from thunder_fuser.lower.vectors.vectorize import RegisterArray, Variant
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.pointwise import schedule as map_schedule

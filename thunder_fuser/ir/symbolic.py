@@ -1,7 +1,7 @@
 """The symbolic sizes of a Fusion, and extents in terms of them.
 
 Constraints between sizes are equations (`size_equations.py`). Formulas of a plan's bytes are counts
-(`integer/counts.py`); `runtime/open_sizes.py` makes such a plan.
+(`integer/counts.py`); `runtime/binding/open_sizes.py` makes such a plan.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ReducerLanes:
 
 @dataclass(frozen=True, slots=True)
 class PairedLanes:
-    """Type of a vector's lanes in the register order of `lower/paired_lanes.py`."""
+    """Type of a vector's lanes in the register order of `lower/vectors/paired_lanes.py`."""
 
     dtype: DataType
     lanes: int

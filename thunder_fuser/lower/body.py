@@ -44,7 +44,7 @@ class KernelBody:
     loads        layouts of tensors that are read from memory instead of computed
     outputs      tensors that it stores
     folds        reductions that it computes, in SSA order, perhaps in another form than the
-                 fusion's (`lower/online_reductions.py`)
+                 fusion's (`lower/rows/online_reductions.py`)
     stores       layouts of the outputs; empty while only legality is checked
     updates      output -> input whose memory it overwrites
     scans        scans that it computes, in SSA order

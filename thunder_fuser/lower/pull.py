@@ -39,7 +39,7 @@ from thunder_fuser.ir.integer.symint import Context, Form, impossible, provable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.indexing import bounds_text
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.index_forms import index_form
+from thunder_fuser.lower.index.index_forms import index_form
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,

@@ -14,9 +14,9 @@ from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import random
-from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import PhiloxCall, Random
 from thunder_fuser.lower.values import Name, operand
+from thunder_fuser.lower.vectors.lanes import LaneForms
 
 Index = Callable[[Form], ir.Expr]
 """Returns the index expression of a form over u and v."""

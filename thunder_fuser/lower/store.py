@@ -8,8 +8,8 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.scalar_graph import Value
+from thunder_fuser.lower.vectors.lane_windows import VectorAccess
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Fact
-from thunder_fuser.lower.constant_division import reciprocal
+from thunder_fuser.lower.index.constant_division import reciprocal
 from thunder_fuser.lower.scalar_graph import (
     Argument,
     Compute,

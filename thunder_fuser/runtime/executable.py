@@ -24,9 +24,9 @@ from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
+from thunder_fuser.runtime.binding.guards import Guard, no_guard
 from thunder_fuser.runtime.executable_lru import now
 from thunder_fuser.runtime.fallback import keep_from_torch
-from thunder_fuser.runtime.guards import Guard, no_guard
 from thunder_fuser.runtime.host.pages import FRESH_BYTES
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch

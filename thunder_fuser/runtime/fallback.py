@@ -24,7 +24,7 @@ from thunder_fuser.errors import (
     Refusal,
     TargetError,
 )
-from thunder_fuser.runtime.failures import save_failure
+from thunder_fuser.runtime.compilation.failures import save_failure
 from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.segment.plan import SegmentedFusion, counted
 from thunder_fuser.segment.ties import tied_to

@@ -21,16 +21,16 @@ from thunder_fuser.ir.extract import Extract, extract
 from thunder_fuser.ir.fusion import Expr, OpaqueOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.segment.anchors import AnchorGraph, Anchors
-from thunder_fuser.segment.boundary_layouts import order_boundaries
+from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.communication_overlap import awaited
-from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
+from thunder_fuser.segment.layouts.boundary_layouts import order_boundaries
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.order import in_program_order
+from thunder_fuser.segment.partition.cost import Cost
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
-from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
+from thunder_fuser.segment.recompute.recompute import Group, computed_and_loaded, grouped
 
 _T = TypeVar("_T")
 

@@ -16,12 +16,12 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val, shape_text
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.legal_rows import has_strided_totals, legal_arrangement
-from thunder_fuser.lower.online_reductions import one_pass
-from thunder_fuser.lower.row_space import Arrangement
-from thunder_fuser.lower.scan_program import refuse_scans
-from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
-from thunder_fuser.segment.strided_accesses import MANY_BYTES
+from thunder_fuser.lower.rows.legal_rows import has_strided_totals, legal_arrangement
+from thunder_fuser.lower.rows.online_reductions import one_pass
+from thunder_fuser.lower.rows.row_space import Arrangement
+from thunder_fuser.lower.rows.scan_program import refuse_scans
+from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.layouts.strided_accesses import MANY_BYTES
 
 MAX_OUTPUTS = 128
 """Most outputs of one kernel: keeps parameter lists within what every GPU takes."""

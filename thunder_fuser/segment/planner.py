@@ -16,15 +16,15 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.segment.anchors import AnchorGraph
+from thunder_fuser.segment.anchors.anchors import AnchorGraph
+from thunder_fuser.segment.anchors.cat_slices import Sliced, cat_as_slices, joined_tensors
+from thunder_fuser.segment.anchors.inner_orders import inner_orders
+from thunder_fuser.segment.anchors.limits import Limited, limited
 from thunder_fuser.segment.assembly import Divide, PlanAssembly
-from thunder_fuser.segment.cat_slices import Sliced, cat_as_slices, joined_tensors
-from thunder_fuser.segment.inner_orders import inner_orders
-from thunder_fuser.segment.layout_conversion import converted, strided
-from thunder_fuser.segment.limits import Limited, limited
+from thunder_fuser.segment.layouts.layout_conversion import converted, strided
+from thunder_fuser.segment.partition.search import search
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.prices import PriceUnits
-from thunder_fuser.segment.search import search
 from thunder_fuser.segment.shared_pieces import SharedPieces, shared_pieces
 
 Optimise = Callable[[Fusion], Fusion]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import CatOp, Fusion, TensorView, Val
-from thunder_fuser.segment.limits import FEW_PIECES
+from thunder_fuser.segment.anchors.limits import FEW_PIECES
 from thunder_fuser.segment.plan import SegmentedFusion
 
 

@@ -15,8 +15,8 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.tables.collectives import Communicator, communicating
+from thunder_fuser.runtime.binding.sizes import bind_sizes
 from thunder_fuser.runtime.fork import Lock
-from thunder_fuser.runtime.sizes import bind_sizes
 from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import DeviceMesh, Placement

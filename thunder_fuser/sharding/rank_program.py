@@ -20,9 +20,9 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp
 from thunder_fuser.ir.tables import opaque
 from thunder_fuser.ir.tables.collectives import Communicator
+from thunder_fuser.runtime.binding.modes import without_modes
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure, warn_of_scarcity
-from thunder_fuser.runtime.modes import without_modes
 from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.segment.plan import counted
 from thunder_fuser.sharding.mesh import DeviceMesh

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form, Variable
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import RegisterArray
 
 AHEAD_BYTES = 4096
 """Distance in bytes of a prefetch ahead of its load, where memory is not contiguous."""

@@ -14,7 +14,7 @@ from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.integer.counts import evaluated
 from thunder_fuser.ir.printer import equal
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.binding.bind import bind
 
 Float, Int, Double = DataType.Float, DataType.Int, DataType.Double
 Write = Callable[[FusionDefinition, Any], Any]

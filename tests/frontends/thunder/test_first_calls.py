@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import thunder_fuser
 from thunder_fuser.config import options
-from thunder_fuser.runtime import ahead
+from thunder_fuser.runtime.compilation import ahead
 from thunder_fuser.runtime.host import library
 
 

@@ -37,7 +37,7 @@ from thunder_fuser.frontends.definition.unavailable import HandSchedule
 from thunder_fuser.frontends.definition.validation import check_outputs, expected_outputs
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.size_equations import line_of
-from thunder_fuser.runtime.modes import wants_operations
+from thunder_fuser.runtime.binding.modes import wants_operations
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.sharding.annotations import Placed
 from thunder_fuser.sharding.mesh import DeviceMesh

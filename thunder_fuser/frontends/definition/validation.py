@@ -13,7 +13,7 @@ from thunder_fuser.frontends.definition.rounding import ErrorAnalysis
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.binding.bind import bind
 
 _SLACK = 2
 """Factor on the error analysis' bound within which an output is accepted."""

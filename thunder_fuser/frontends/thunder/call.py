@@ -28,9 +28,9 @@ from thunder_fuser.frontends.thunder.distributed.dtensors import FusionOnDTensor
 from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.binding.bind import bind
+from thunder_fuser.runtime.binding.modes import is_forward_mode, is_transformed, wants_operations
 from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure, warn_of_scarcity
-from thunder_fuser.runtime.modes import is_forward_mode, is_transformed, wants_operations
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.runtime.target import target_for

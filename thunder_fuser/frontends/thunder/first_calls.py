@@ -22,7 +22,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.thunder.regions.formation import Region, RegionCandidate
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.log import Pieces
-from thunder_fuser.runtime.ahead import compile_ahead
+from thunder_fuser.runtime.compilation.ahead import compile_ahead
 from thunder_fuser.runtime.fork import Lock
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import torch
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.runtime.failures import save_failure
+from thunder_fuser.runtime.compilation.failures import save_failure
 from thunder_fuser.segment.repro import script as script_of
 
 

@@ -103,7 +103,7 @@ class ReductionBuilder(ViewBuilder):
         self, op: str, x: TensorView, axes: Sequence[int]
     ) -> tuple[TensorView, TensorView]:
         """(mean, sum of squared deviations from it). Written as two reductions, which
-        `lower/online_reductions.py` recognises as one Welford reduction where that is better.
+        `lower/rows/online_reductions.py` recognises as one Welford reduction where that is better.
         """
         if not (x.dtype.is_floating or x.dtype.is_complex):
             raise FuserTypeError(

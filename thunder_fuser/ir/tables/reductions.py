@@ -336,7 +336,7 @@ _ONE_PASS_ROWS = (
 
 ONE_PASS: Mapping[str, Reduction] = MappingProxyType({row.name: row for row in _ONE_PASS_ROWS})
 """One-pass reductions that a kernel may use in place of two dependent ones
-(`lower/online_reductions.py`). Fusions do not contain them.
+(`lower/rows/online_reductions.py`). Fusions do not contain them.
 """
 
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from thunder_fuser.runtime.cache import folder_to_write, folders
+from thunder_fuser.runtime.compilation.cache import folder_to_write, folders
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Compilation of kernels to cubins by NVRTC, with a disk cache.
 
 All kernels of a plan are one NVRTC program, because starting one costs as much as a kernel, and
-programs that are needed together are compiled as one (`runtime/ahead.py`).
+programs that are needed together are compiled as one (`runtime/compilation/ahead.py`).
 Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
 spills read, on any machine.
 """
@@ -21,9 +21,9 @@ from thunder_fuser.codegen import headers
 from thunder_fuser.codegen.kernel import Kernel, program_text
 from thunder_fuser.errors import REPORT, CompileError, ResourceError, TargetError
 from thunder_fuser.log import status
-from thunder_fuser.runtime.cache import key_of
+from thunder_fuser.runtime.compilation.cache import key_of
+from thunder_fuser.runtime.compilation.failures import save_rejected
 from thunder_fuser.runtime.cuda import cubin_cache
-from thunder_fuser.runtime.failures import save_rejected
 
 _log = logging.getLogger(__name__)
 

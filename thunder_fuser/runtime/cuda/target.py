@@ -34,7 +34,7 @@ from thunder_fuser.errors import (
     ResourceError,
     TargetError,
 )
-from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
+from thunder_fuser.runtime.binding.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.clusters import clusters_of
 from thunder_fuser.runtime.cuda.nvrtc import (

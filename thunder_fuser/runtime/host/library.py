@@ -23,8 +23,8 @@ from pathlib import Path
 
 from thunder_fuser.codegen import headers
 from thunder_fuser.errors import REPORT, CompileError, ResourceError
-from thunder_fuser.runtime.cache import Folder, folder_to_write, folders, key_of
-from thunder_fuser.runtime.failures import save_rejected
+from thunder_fuser.runtime.compilation.cache import Folder, folder_to_write, folders, key_of
+from thunder_fuser.runtime.compilation.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.host.compiler import Compiler, starved
 from thunder_fuser.runtime.scarcity import end_of, is_passing

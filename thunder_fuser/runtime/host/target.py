@@ -19,7 +19,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo, PipeLanes
 from thunder_fuser.errors import FuserError, FuserIndexError, KernelError
-from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
+from thunder_fuser.runtime.binding.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.host.abi import Call, Dim3, Failure, Flag
 from thunder_fuser.runtime.host.build import Optimization, Program, Sanitizer, build
 from thunder_fuser.runtime.host.pages import FRESH_BYTES

@@ -15,10 +15,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from thunder_fuser.segment.min_cut import INFINITE
+from thunder_fuser.segment.recompute.min_cut import INFINITE
+from thunder_fuser.segment.recompute.store_or_recompute import Value, materialize
 from thunder_fuser.segment.regions.joint_graph import Call, JointGraph
 from thunder_fuser.segment.regions.storages import distinct_bytes
-from thunder_fuser.segment.store_or_recompute import Value, materialize
 
 _NEVER = INFINITE >> 8
 _STEPS = 24

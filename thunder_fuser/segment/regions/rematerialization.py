@@ -14,6 +14,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from thunder_fuser.segment.prices import PriceUnits
+from thunder_fuser.segment.recompute.store_or_recompute import (
+    NEVER,
+    Choice,
+    Lazily,
+    Value,
+    Values,
+    materialize,
+)
 from thunder_fuser.segment.regions.canonical_values import Reading, read_outside
 from thunder_fuser.segment.regions.joint_graph import (
     DevicePhase,
@@ -25,14 +33,6 @@ from thunder_fuser.segment.regions.joint_graph import (
     Role,
 )
 from thunder_fuser.segment.regions.leaving import leaving
-from thunder_fuser.segment.store_or_recompute import (
-    NEVER,
-    Choice,
-    Lazily,
-    Value,
-    Values,
-    materialize,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 What all rows read again (a weight, a bias, the statistics of a channel) is loaded, widened and put
 in the order of registers once for many rows, and waits for them in the nearest cache. A flat loop
 of vectors does that for every vector, which takes a core longer than the arithmetic where bf16
-meets fp32: to have fp32 in pairs (`lower/paired_lanes.py`) costs as much as pairs gain. nvFuser's
-pointwise scheduler breaks 2D fusions at the same point, and reuses broadcast inputs along its outer
-unroll.
+meets fp32: to have fp32 in pairs (`lower/vectors/paired_lanes.py`) costs as much as pairs gain.
+nvFuser's pointwise scheduler breaks 2D fusions at the same point, and reuses broadcast inputs along
+its outer unroll.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Variable
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import RegisterArray
 
 _KEPT_BYTES = 16384
 """Most bytes of row-invariant loads: half of the nearest cache of a core; the other half is for

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.lane_loads import EACH, ONE, Copy
-from thunder_fuser.lower.lanes import wave_of
-from thunder_fuser.lower.lanes_to_ir import LaneLowering
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Value, forms
+from thunder_fuser.lower.vectors.lane_loads import EACH, ONE, Copy
+from thunder_fuser.lower.vectors.lanes import wave_of
+from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
 from thunder_fuser.templates.pointwise.break_point import BreakPoint
 from thunder_fuser.templates.pointwise.parts import lower_parts
 from thunder_fuser.templates.pointwise.schedule import (

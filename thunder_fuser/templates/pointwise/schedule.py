@@ -19,11 +19,9 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.paired_lanes import can_pair
-from thunder_fuser.lower.point_groups import PointGroup, point_groups
-from thunder_fuser.lower.point_pieces import pieces
-from thunder_fuser.lower.point_rows import RowLanes, row_length
+from thunder_fuser.lower.points.point_groups import PointGroup, point_groups
+from thunder_fuser.lower.points.point_pieces import pieces
+from thunder_fuser.lower.points.point_rows import RowLanes, row_length
 from thunder_fuser.lower.register_budget import (
     ARRAY_ACCESSES,
     BESIDE_EVENED_REGISTERS,
@@ -31,7 +29,9 @@ from thunder_fuser.lower.register_budget import (
 )
 from thunder_fuser.lower.scalar_graph import Compute, Random, ScalarGraph, Value, forms
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.paired_lanes import can_pair
+from thunder_fuser.lower.vectors.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.break_point import BreakPoint, find_break_point
 from thunder_fuser.templates.pointwise.parts import KernelOfParts
 from thunder_fuser.templates.prefetches import prefetches
@@ -73,8 +73,9 @@ class PointwisePart:
     """A range of blocks that computes `stores` at `count` points of one iteration space.
 
     prefetches   tensors, and addresses in them, to prefetch for later vectors
-    paired       lanes are in the register order of `lower/paired_lanes.py`
-    in_rows      the part for threads whose vectors lie in one row each (`lower/point_rows.py`)
+    paired       lanes are in the register order of `lower/vectors/paired_lanes.py`
+    in_rows      the part for threads whose vectors lie in one row each, by
+                 `lower/points/point_rows.py`
     break_point  rows outside and columns inside of it, on a host (`break_point.py`)
     """
 

@@ -9,11 +9,11 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import WORD
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.row_program import Point
+from thunder_fuser.lower.rows.row_program import Point
 from thunder_fuser.lower.scalar_graph import ScalarGraph, Value
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.thread_mapping import LONGEST_PORTION, ThreadMapping
 
 LONGEST_CHAIN = 32

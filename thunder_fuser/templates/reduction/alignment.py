@@ -9,9 +9,9 @@ from typing import TypeGuard
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.lower.index_arithmetic import has_arithmetic
-from thunder_fuser.lower.row_program import PulledRows
-from thunder_fuser.lower.row_space import Arrangement, LaneAxis
+from thunder_fuser.lower.index.index_arithmetic import has_arithmetic
+from thunder_fuser.lower.rows.row_program import PulledRows
+from thunder_fuser.lower.rows.row_space import Arrangement, LaneAxis
 from thunder_fuser.lower.scalar_graph import forms
 
 _FEWEST_VECTORS = 16

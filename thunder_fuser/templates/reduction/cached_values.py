@@ -17,7 +17,6 @@ from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.kernel_ir import WORD
-from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import (
     Compute,
     IndexValue,
@@ -31,6 +30,7 @@ from thunder_fuser.lower.scalar_graph import (
     operands,
     reachable,
 )
+from thunder_fuser.lower.vectors.lanes import Lanes
 
 _EXPENSIVE = 8
 """Cost of arithmetic (`cost` of an operation) above a store to and a load from near caches."""

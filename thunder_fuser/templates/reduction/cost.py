@@ -11,7 +11,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import WRITTEN_OUT
-from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.vectors.lanes import Lanes
 from thunder_fuser.templates.reduction.accumulations import RowReduction
 from thunder_fuser.templates.reduction.gpu_mapping import takes_small_blocks
 from thunder_fuser.templates.reduction.host_mapping import HOST_PARTS

@@ -15,8 +15,8 @@ from thunder_fuser.lower.register_budget import (
     SECOND_ACCUMULATORS,
     TESTED_REGISTERS,
 )
-from thunder_fuser.lower.row_space import GridSplit, LaneAxis
-from thunder_fuser.lower.row_threads import (
+from thunder_fuser.lower.rows.row_space import GridSplit, LaneAxis
+from thunder_fuser.lower.rows.row_threads import (
     FEWEST_OUTER_ROWS,
     MANY_VECTORS_PER_THREAD,
     OUTER_COLUMNS,

@@ -4,7 +4,7 @@ whose rows it reduces one after the other.
 
 from __future__ import annotations
 
-from thunder_fuser.lower.row_space import GridSplit, LaneAxis
+from thunder_fuser.lower.rows.row_space import GridSplit, LaneAxis
 from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
     ThreadMapping,

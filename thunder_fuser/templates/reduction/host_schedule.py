@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.kernel_ir import WORD
-from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.register_budget import ROW_CACHE_REGISTERS
+from thunder_fuser.lower.vectors.paired_lanes import can_pair
 from thunder_fuser.templates.reduction.cached_values import choose_values_in_smem
 from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.row_cache import (

@@ -14,10 +14,10 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import LoopKind, Var, add, equal, less
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.lane_loads import EACH, V
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Condition, Value, forms
 from thunder_fuser.lower.store import Store
+from thunder_fuser.lower.vectors.lane_loads import EACH, V
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.accumulations import (

@@ -15,8 +15,8 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import LoopKind
 from thunder_fuser.lower import values
-from thunder_fuser.lower.lane_loads import V, lane_loop
 from thunder_fuser.lower.scalar_graph import Compute, Value
+from thunder_fuser.lower.vectors.lane_loads import V, lane_loop
 from thunder_fuser.templates.reduction.accumulations import Accumulation
 from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns

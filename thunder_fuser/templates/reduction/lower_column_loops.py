@@ -13,7 +13,7 @@ from typing import NamedTuple
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, less, times
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.lane_loads import K
+from thunder_fuser.lower.vectors.lane_loads import K
 from thunder_fuser.templates.reduction.lower_accumulators import TILE, T
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.unrolling import default_unroll

@@ -16,10 +16,10 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.kernel_ir import LoopKind, add, less, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.lane_loads import ONE, Copy, K, V
-from thunder_fuser.lower.lanes_to_ir import LaneLowering
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Folded, Value, forms
+from thunder_fuser.lower.vectors.lane_loads import ONE, Copy, K, V
+from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction.accumulations import GridEpilogue, GridReduction
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE

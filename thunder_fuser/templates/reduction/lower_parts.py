@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.kernel_ir import LoopKind, add, equal, less, times
-from thunder_fuser.lower.lane_loads import K, V, lane_loop
+from thunder_fuser.lower.vectors.lane_loads import K, V, lane_loop
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction.accumulations import GridReduction
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE, G, T

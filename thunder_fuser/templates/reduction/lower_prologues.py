@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.kernel_ir import WORD, Var, add, equal, less, times
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic
-from thunder_fuser.lower.lane_loads import EACH, ONE, K
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.register_budget import AHEAD_REGISTERS
 from thunder_fuser.lower.scalar_graph import Value
+from thunder_fuser.lower.vectors.lane_loads import EACH, ONE, K
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lower_column_loops import StepsAhead
 from thunder_fuser.templates.reduction.lower_row_loops import FOLLOWING

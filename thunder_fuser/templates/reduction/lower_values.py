@@ -16,10 +16,7 @@ from thunder_fuser.kernel_ir import Var, add, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic
-from thunder_fuser.lower.lane_loads import EACH, ONE, Copy, K, V
-from thunder_fuser.lower.lanes import lane_condition
-from thunder_fuser.lower.lanes_to_ir import LaneLowering
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.scalar_graph import (
     Folded,
     IndexValue,
@@ -33,7 +30,10 @@ from thunder_fuser.lower.scalar_graph import (
     operands,
     reachable,
 )
-from thunder_fuser.lower.vectorize import ALWAYS
+from thunder_fuser.lower.vectors.lane_loads import EACH, ONE, Copy, K, V
+from thunder_fuser.lower.vectors.lanes import lane_condition
+from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
+from thunder_fuser.lower.vectors.vectorize import ALWAYS
 from thunder_fuser.templates.reduction.cached_values import value_smem_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lower_row_loops import RowLoops

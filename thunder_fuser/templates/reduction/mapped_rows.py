@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from thunder_fuser.lower.brief import is_rounded
-from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS
-from thunder_fuser.lower.row_space import GridSplit, LaneAxis
+from thunder_fuser.lower.rows.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.accumulations import (
     LONGEST_CHAIN,
     LONGEST_TOTAL,

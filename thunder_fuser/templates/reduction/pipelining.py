@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.kernel_ir import WORD
-from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.register_budget import STRIDING_REGISTERS
-from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import ALWAYS, RegisterArray
 from thunder_fuser.occupancy import shared_bytes_of_block
 from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.register_use import (

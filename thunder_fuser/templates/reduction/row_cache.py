@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from thunder_fuser.kernel_ir import WORD
-from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.register_budget import (
     CROWDED_ROW_REGISTERS,
     FEWEST_WORKING_REGISTERS,
@@ -21,7 +20,8 @@ from thunder_fuser.lower.register_budget import (
     WORKING_REGISTERS,
 )
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
-from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 
 MAX_STEPS = 8

@@ -57,7 +57,7 @@ class ReductionSchedule(MappedRows):
     min_blocks_hint  resident blocks a multiprocessor should have, unless registers spill for it
     meets_at_once    a block's column accumulators of all grid reductions are combined in shared
                      memory at once, not one reduction after the other
-    paired           lanes are in the register order of `lower/paired_lanes.py`
+    paired           lanes are in the register order of `lower/vectors/paired_lanes.py`
     """
 
     row_cache: RowCache = field(default_factory=RowCache)

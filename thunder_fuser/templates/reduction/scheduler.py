@@ -26,15 +26,13 @@ from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.lane_windows import VectorAccess
-from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.online_reductions import exact_variances, in_one_pass
 from thunder_fuser.lower.register_budget import (
     DOUBLE_REGISTERS,
     HOST_ACCUMULATORS,
     MAX_ACCUMULATORS,
 )
-from thunder_fuser.lower.row_program import (
+from thunder_fuser.lower.rows.online_reductions import exact_variances, in_one_pass
+from thunder_fuser.lower.rows.row_program import (
     PulledEpilogue,
     PulledGridReduction,
     PulledRows,
@@ -43,10 +41,12 @@ from thunder_fuser.lower.row_program import (
     pull_rows,
     role_of,
 )
-from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
+from thunder_fuser.lower.rows.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import Load, Value
 from thunder_fuser.lower.store import Store, streams
-from thunder_fuser.lower.vectorize import plan_accesses, plan_store
+from thunder_fuser.lower.vectors.lane_windows import VectorAccess
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import plan_accesses, plan_store
 from thunder_fuser.templates.reduction.accumulations import (
     GridEpilogue,
     GridReduction,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.lower.row_program import PulledReduction, PulledRows, accumulator_words
-from thunder_fuser.lower.row_space import GridSplit
+from thunder_fuser.lower.rows.row_program import PulledReduction, PulledRows, accumulator_words
+from thunder_fuser.lower.rows.row_space import GridSplit
 from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
 
 

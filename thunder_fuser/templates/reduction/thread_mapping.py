@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE
-from thunder_fuser.lower.row_threads import power_of_two
+from thunder_fuser.lower.rows.row_threads import power_of_two
 
 MAX_THREADS = 1024
 _MANY_STEPS = 8

@@ -17,11 +17,11 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import LoopKind, Var, add, equal, times
 from thunder_fuser.lower import values
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.lane_loads import ONE, Copy, V
-from thunder_fuser.lower.lanes_to_ir import LaneLowering
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Folded, Load, Value, forms, reachable
 from thunder_fuser.lower.store import Store
+from thunder_fuser.lower.vectors.lane_loads import ONE, Copy, V
+from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
 from thunder_fuser.templates.scan.schedule import RowScan, ScanSchedule, schedule_scan
 from thunder_fuser.templates.template import Lowered, Template
 

@@ -22,13 +22,13 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import scans
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.register_budget import ARRAY_ACCESSES
-from thunder_fuser.lower.row_threads import power_of_two
+from thunder_fuser.lower.rows.row_threads import power_of_two
+from thunder_fuser.lower.rows.scan_program import PulledScans, pull_scans
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
-from thunder_fuser.lower.scan_program import PulledScans, pull_scans
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
+from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.vectorize import RegisterArray, plan_accesses, plan_store
 
 THREADS = 256
 """Threads of a block, if rows are enough for all multiprocessors; else a row may have more."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.integer.symint import Form, Variable
-from thunder_fuser.lower.lanes import LaneForms, lane_condition
-from thunder_fuser.lower.point_groups import PointGroup
+from thunder_fuser.lower.points.point_groups import PointGroup
 from thunder_fuser.lower.scalar_graph import Conjunction, Load
-from thunder_fuser.lower.vectorize import ALWAYS, simplify
+from thunder_fuser.lower.vectors.lanes import LaneForms, lane_condition
+from thunder_fuser.lower.vectors.vectorize import ALWAYS, simplify
 
 SHORTEST_I = 128
 """Fewest points along I of a dimension of its own; shorter ones are joined with outer ones."""

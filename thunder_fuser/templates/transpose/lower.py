@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.lane_loads import ALWAYS_TRUE, EACH, ONE, Copy
-from thunder_fuser.lower.lanes_to_ir import LaneLowering
+from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Load, forms
+from thunder_fuser.lower.vectors.lane_loads import ALWAYS_TRUE, EACH, ONE, Copy
+from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
 from thunder_fuser.templates.pointwise import lower as pointwise
 from thunder_fuser.templates.pointwise.parts import lower_parts
 from thunder_fuser.templates.pointwise.schedule import PointwisePart

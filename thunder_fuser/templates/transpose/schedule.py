@@ -24,12 +24,12 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.lanes import LaneForms
-from thunder_fuser.lower.point_groups import PointGroup, point_groups
+from thunder_fuser.lower.points.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.register_budget import TILE_REGISTERS
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ScalarGraph
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
+from thunder_fuser.lower.vectors.lanes import LaneForms
+from thunder_fuser.lower.vectors.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.parts import KernelOfParts
 from thunder_fuser.templates.pointwise.schedule import (
     THREADS,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import Conjunction, Load
+from thunder_fuser.lower.vectors.lanes import LaneForms
 from thunder_fuser.templates.pointwise.schedule import THREADS
 from thunder_fuser.templates.transpose.axes import Plane
 

@@ -1,0 +1,1 @@
+"""Index arithmetic: integer forms as expressions of kernel IR, and as values of tensors."""

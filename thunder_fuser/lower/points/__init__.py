@@ -1,0 +1,1 @@
+"""Points of pointwise kernels: outputs over one iteration space, in groups, pieces and rows."""

@@ -1,0 +1,1 @@
+"""Rows of reduction and scan kernels: iteration spaces, legality, and programs over them."""

@@ -1,0 +1,1 @@
+"""Vectors: lanes of consecutive points, their wide accesses, and their statements."""

@@ -1,0 +1,1 @@
+"""Binding of a call: inputs are checked, sizes solved, arguments laid out for launches."""

@@ -1,0 +1,1 @@
+"""Compilation of programs: ahead of the first call, and caches on disk."""

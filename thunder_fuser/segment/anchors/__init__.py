@@ -1,0 +1,1 @@
+"""Anchors: values that are assigned to kernels, their dependencies, and what is cut."""

@@ -1,0 +1,1 @@
+"""Layouts of boundary tensors, and copies in the order of a reduction."""

@@ -1,0 +1,1 @@
+"""Partition of anchors into kernels: the cost model, and the search for the cheapest one."""

@@ -1,0 +1,1 @@
+"""Recompute or store: minimum cuts that choose boundary tensors and recomputed values."""

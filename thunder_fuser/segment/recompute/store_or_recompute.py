@@ -1,0 +1,372 @@
+"""Materialisation as a minimum cut: choice of the values that are stored, and of those that are
+recomputed where they are read.
+
+Several consumers want values. Each reads a value from memory or computes it from operands, which it
+obtains in the same two ways. A value in memory costs a write, paid once; every read and every
+computation is paid by the consumer that does it.
+
+For one consumer this is a minimum cut (as in the min-cut partitioner of AOTAutograd, 2022): the arc
+of a value is cut if it is read, on the sink's side if it is computed, else on the source's side.
+With shared writes the problem is NP-hard, so each consumer in turn takes its best response to what
+the others store, until nothing changes, at most `_ROUNDS` times. The search starts from several
+guesses of who pays for a write; from the cheapest end, values are toggled one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.segment.recompute.min_cut import INFINITE, FlowNetwork
+
+_ROUNDS = 8
+NEVER = INFINITE >> 20
+"""Price of a choice that is made only if nothing else is possible."""
+_TRIALS = 8
+"""Most shared values that are toggled between stored and recomputed, dearest write first."""
+
+WritePrice = Callable[[int], int]
+"""Share of a value's write price, by value number, that a consumer pays beside the read."""
+
+
+class Value(NamedTuple):
+    """A value that consumers want, or compute other values from. Prices share one unit.
+
+    operands  values that it is computed from, by number; each is smaller than its own
+    write     price of storing it
+    read      price of reading it
+    compute   price of computing it from its operands; None if it cannot be computed
+    """
+
+    operands: tuple[int, ...]
+    write: int
+    read: int
+    compute: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The values that one consumer reads, and those that it computes."""
+
+    read: frozenset[int]
+    computed: frozenset[int]
+
+
+class Values(Protocol):
+    """Values by number; may be lazy."""
+
+    def __getitem__(self, number: int, /) -> Value: ...
+
+
+class Lazily(dict[int, Value]):
+    """Values that are made on first access."""
+
+    def __init__(self, make: Callable[[int], Value]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> Value:
+        value = self[number] = self._make(number)
+        return value
+
+
+def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice, ...]:
+    """Return the choice of each consumer, given the values that it wants.
+
+    A local search minimises the price of all together.
+    """
+    problem = _Problem(values, wanted)
+    shared = [v for v in problem.shared if values[v].compute is not None]
+    if not shared:
+        return tuple(problem.answers(frozenset()))
+    starts = [
+        problem.answers(frozenset()),
+        problem.answers_sharing(),
+        problem.answers(frozenset(problem.shared)),
+        problem.answers(problem.as_one()),
+    ]
+    ends = [problem.improve(start) for start in starts]
+    dearest = sorted(shared, key=lambda v: (-values[v].write, v))[:_TRIALS]
+    return tuple(problem.toggled(min(ends, key=problem.price), dearest))
+
+
+class _Problem:
+    """Materialisation problem of several consumers.
+
+    subgraphs  values that each consumer could profitably read or compute
+    users      number of consumers that could read or compute a value
+    shared     values whose write several consumers could share
+    """
+
+    def __init__(self, values: Values, wanted: Sequence[Iterable[int]]) -> None:
+        self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
+        self._own = _own_operands(values, self.wanted)
+        self.values = values = _without_vain(values, self._own, self.wanted)
+        self._least = [_LeastOfComputing(values, self._own, names) for names in self.wanted]
+        self.subgraphs = [
+            _worth_asking(values, names, least, lambda v: values[v].write).keys()
+            for names, least in zip(self.wanted, self._least, strict=True)
+        ]
+        self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
+        self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
+        self._common = [frozenset(self.shared).intersection(names) for names in self.subgraphs]
+        self._answers: dict[tuple[int, Set[int], int | None], Choice] = {}
+
+    def price(self, choices: Sequence[Choice]) -> int:
+        """Return the price of all consumers together."""
+        total = sum(self.values[v].write for v in {v for c in choices for v in c.read})
+        for choice in choices:
+            total += sum(self.values[v].read for v in choice.read)
+            total += sum(self.values[v].compute or 0 for v in choice.computed)
+        return total
+
+    def respond(self, consumer: int, extra: WritePrice) -> Choice:
+        """Return the cheapest choice of one consumer."""
+        return _response(self.values, self.wanted[consumer], self._least[consumer], extra)
+
+    def answers(self, stored: Set[int]) -> list[Choice]:
+        """Return each consumer's choice if writes of `stored` are free, others at its expense."""
+        return [self._answer(k, stored & common) for k, common in enumerate(self._common)]
+
+    def answers_sharing(self) -> list[Choice]:
+        """Return each consumer's choice if all potential users of a value share its write."""
+
+        def part(v: int) -> int:
+            return self.values[v].write // self.users[v]
+
+        return [
+            self.respond(k, part) if common else self._answer(k, frozenset())
+            for k, common in enumerate(self._common)
+        ]
+
+    def as_one(self) -> frozenset[int]:
+        """Return the values stored if each were read by all potential users or computed by all."""
+        alike = Lazily(self._by_all)
+        wanted = tuple(dict.fromkeys(v for names in self.wanted for v in names))
+        least = _LeastOfComputing(alike, self._own, wanted)
+        return _response(alike, wanted, least, lambda v: alike[v].write).read
+
+    def _by_all(self, v: int) -> Value:
+        """Return a value with the prices of all its potential users together."""
+        operands, write, read, compute = self.values[v]
+        users = max(self.users[v], 1)
+        return Value(operands, write, read * users, None if compute is None else compute * users)
+
+    def improve(self, choices: Sequence[Choice]) -> list[Choice]:
+        """Iterate best responses of the consumers until nothing changes."""
+        choices = list(choices)
+        readers = Counter(v for choice in choices for v in choice.read)
+        for _ in range(_ROUNDS):
+            before = list(choices)
+            for k, mine in enumerate(before):
+                common = self._common[k]
+                # Values that others read, without the reads of this consumer.
+                stored = frozenset(v for v in common if readers[v] > (v in mine.read))
+                choices[k] = self._answer(k, stored)
+                if choices[k] != mine:
+                    readers.subtract(mine.read)
+                    readers.update(choices[k].read)
+            if choices == before:
+                break
+        return choices
+
+    def toggled(self, choices: Sequence[Choice], tried: Iterable[int]) -> list[Choice]:
+        """Toggle values, and keep improvements: stored ones are banned, others offered free."""
+        best, price = list(choices), self.price(choices)
+        for v in tried:
+            stored = {u for choice in best for u in choice.read}
+            banned = v if v in stored else None
+            offered = stored - {v} if banned is not None else stored | {v}
+            changed = [
+                self._answer(k, self._common[k] & offered, banned)
+                if v in self.subgraphs[k]
+                else choice
+                for k, choice in enumerate(best)
+            ]
+            changed = self.improve(changed)
+            if (found := self.price(changed)) < price:
+                best, price = changed, found
+        return best
+
+    def _answer(self, consumer: int, stored: Set[int], banned: int | None = None) -> Choice:
+        """Return a consumer's choice with free writes of `stored` and without reading `banned`."""
+        key = (consumer, stored, banned)
+        if key not in self._answers:
+            self._answers[key] = self.respond(
+                consumer,
+                lambda v: NEVER if v == banned else 0 if v in stored else self.values[v].write,
+            )
+        return self._answers[key]
+
+
+def _response(
+    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
+) -> Choice:
+    """Return the cheapest choice of a consumer that wants some values."""
+    reads = _worth_asking(values, wanted, least, extra)
+    rows: dict[int, _Row] = {}
+    for v in sorted(reads):
+        value = values[v]
+        if value.compute is None or reads[v] <= least(v):
+            rows[v] = _Row(reads[v], None, ())
+        else:
+            rows[v] = _Row(reads[v], value.compute, value.operands)
+    # Wanted values that cannot be computed are read, hence available as operands.
+    read = {v for v in wanted if rows[v].compute is None}
+    computed: set[int] = set()
+    for part in _independent(rows, read):
+        places = {v: k for k, v in enumerate(part)}
+        found = _cheapest(
+            tuple(
+                rows[v]._replace(operands=tuple(places[u] for u in rows[v].operands if u in places))
+                for v in part
+            ),
+            tuple(sorted(places[v] for v in wanted if v in places)),
+        )
+        read.update(part[k] for k in found[0])
+        computed.update(part[k] for k in found[1])
+    return Choice(frozenset(read), frozenset(computed))
+
+
+def _worth_asking(
+    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
+) -> dict[int, int]:
+    """Return the read prices of wanted values, and of operands of those for which computing may be
+    cheaper than reading. This keeps the flow network independent of the size of the program.
+    """
+    found: dict[int, int] = {}
+
+    def producers(v: int) -> Sequence[int]:
+        value = values[v]
+        found[v] = value.read + extra(v)
+        is_dear = value.compute is not None and found[v] > least(v)
+        return value.operands if is_dear else ()
+
+    backward_slice(wanted, producers)
+    return found
+
+
+class _Row(NamedTuple):
+    """Read price, compute price (None: it is read), and operands of a value."""
+
+    read: int
+    compute: int | None
+    operands: tuple[int, ...]
+
+
+def _independent(rows: Mapping[int, _Row], settled: Set[int]) -> list[list[int]]:
+    """Return connected components of values and operands, without `settled` values. Equal layers
+    give equal components, which are solved once.
+    """
+    whole: dict[int, list[int]] = {}
+    for v, row in rows.items():
+        if v in settled:
+            continue
+        mine = whole[v] = [v]
+        for u in row.operands:
+            other = whole.get(u, mine)
+            if other is not mine:
+                mine, other = (mine, other) if len(mine) >= len(other) else (other, mine)
+                mine += other
+                for w in other:
+                    whole[w] = mine
+    return [sorted(part) for part in {id(part): part for part in whole.values()}.values()]
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(
+    rows: tuple[_Row, ...], wanted: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the positions of values that a consumer reads, and of those that it computes."""
+    network = FlowNetwork()
+    source, sink = network.node(), network.node()
+    inside: list[int] = []
+    for read, compute, operands in rows:
+        before, after = network.node(), network.node()
+        inside.append(after)
+        network.connect(before, after, read)
+        network.connect(source, before, INFINITE if compute is None else compute)
+        for k in operands:
+            network.connect(inside[k], before, INFINITE)
+    for k in wanted:
+        network.connect(inside[k], sink, INFINITE)
+    behind = network.cut(source, sink)
+    return (
+        tuple(k for k, node in enumerate(inside) if behind[node] and not behind[node - 1]),
+        tuple(k for k, node in enumerate(inside) if behind[node - 1]),
+    )
+
+
+def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+    """Return for each computable value its operands that are operands of no other value."""
+
+    def producers(v: int) -> Sequence[int]:
+        return () if values[v].compute is None else values[v].operands
+
+    operands = {
+        v: tuple(dict.fromkeys(producers(v)))
+        for v in backward_slice((v for names in wanted for v in names), producers)
+    }
+    readers = Counter(u for found in operands.values() for u in found)
+    return {v: [u for u in found if readers[u] == 1] for v, found in operands.items()}
+
+
+def _without_vain(
+    values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[Iterable[int]]
+) -> Mapping[int, Value]:
+    """Return all values that may be wanted; those that are never cheaper to compute than to read,
+    for any number of consumers, get `compute=None`: such as a sum with a term of the same size that
+    has no other user. Consumers need not look behind such values, so that the residual stream of a
+    transformer does not connect its layers to one network.
+    """
+    roots = {v for names in wanted for v in names}
+    found: dict[int, Value] = {}
+    # Lower bounds of obtaining a value: paid once, and by each consumer.
+    least: dict[int, tuple[int, int]] = {}
+    for v in sorted(own):
+        value = found[v] = values[v]
+        once, each = value.write, value.read
+        if value.compute is not None:
+            parts = [least[u] for u in own[v] if u not in roots]
+            together = sum(part[0] for part in parts)
+            alone = value.compute + sum(part[1] for part in parts)
+            if once <= together and each <= alone:
+                found[v] = value._replace(compute=None)
+            once, each = min(once, together), min(each, alone)
+        least[v] = once, each
+    return found
+
+
+class _LeastOfComputing:
+    """Lower bound of the price of computing a value, for one consumer: the value's own computation,
+    plus that of operands that are operands of nothing else.
+
+    own  these operands, of each value; one table for all consumers
+    """
+
+    def __init__(
+        self, values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[int]
+    ) -> None:
+        self._values = values
+        self._own = own
+        self._wanted = frozenset(wanted)
+        self._found: dict[int, int] = {}
+
+    def __call__(self, v: int) -> int:
+        found = self._found
+        waiting = [] if v in found else [v]
+        while waiting:
+            u = waiting[-1]
+            compute = self._values[u].compute
+            own = [] if compute is None else [w for w in self._own[u] if w not in self._wanted]
+            if unknown := [w for w in own if w not in found]:
+                waiting += unknown
+                continue
+            least = INFINITE if compute is None else compute
+            found[u] = least + sum(min(self._values[w].read, found[w]) for w in own)
+            waiting.pop()
+        return found[v]
