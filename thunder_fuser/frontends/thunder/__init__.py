@@ -15,6 +15,9 @@ from thunder_fuser.frontends.thunder.trace import (
     broadcasts,
     dtype_comparisons,
     module_hooks,
+    repeated_arguments,
+    update_gradients,
+    updated_arguments,
     user_lines,
 )
 
@@ -32,5 +35,8 @@ recipes.register()
 broadcasts.register()
 dtype_comparisons.register()
 module_hooks.register()
+repeated_arguments.register()
+update_gradients.register()
+updated_arguments.register()
 user_lines.register()
 dtensors.register()

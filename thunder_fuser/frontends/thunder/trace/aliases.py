@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from thunder.core import prims
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
@@ -129,7 +130,9 @@ class Aliases:
             return
         for part in bsym.subsymbols:
             self._note(part)
-        if claim is None and (gives_view(bsym) or _is_unknown(bsym)):
+        if _is_copy_of_torch(bsym):
+            self._join(self._tensors, bsym.flat_proxy_outs[0].name, bsym.args[1].name)
+        elif claim is None and (gives_view(bsym) or _is_unknown(bsym)):
             sources = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
             # Thunder's views alias their first argument; an unknown call may alias any.
             for old in sources[:1] if gives_view(bsym) else sources:
@@ -168,12 +171,19 @@ def _shown(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
 def targets(bsym: BoundSymbol) -> Iterator[str]:
     """Yield names of the tensors that a symbol, or a subsymbol, updates in place."""
     claim = TABLE.get(bsym.sym.id)
-    if claim is not None and claim.role is Role.UPDATE:
+    if _is_copy_of_torch(bsym) or (claim is not None and claim.role is Role.UPDATE):
         yield bsym.args[1].name
     elif claim is None and not bsym.subsymbols and OpTags.IN_PLACE in (bsym.sym.tags or ()):
         yield from (p.name for p in bsym.flat_proxy_args[:1])
     for part in bsym.subsymbols:
         yield from targets(part)
+
+
+def _is_copy_of_torch(bsym: BoundSymbol) -> bool:
+    """True for an in-place copy that is not claimed. It then is an operator of Thunder's torch
+    executor, with a name and neither a primitive's id nor subsymbols.
+    """
+    return bool(bsym.sym.id == prims.copy_.name)
 
 
 def _is_unknown(bsym: BoundSymbol) -> bool:
