@@ -191,7 +191,7 @@ def test_every_channel_says_something(everything: str, channel: str) -> None:
         ("segment", "segment"),
         ("fold_broadcasts", "passes.fold_broadcasts"),
         ("passes.dead_code", "passes.dead_code"),
-        ("runtime.cache", "runtime.cache"),
+        ("runtime.compilation.cache", "runtime.compilation.cache"),
     ],
 )
 def test_a_channel_is_a_stage_a_module_or_a_pass(spec: str, logger: str) -> None:

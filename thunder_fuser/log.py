@@ -3,7 +3,8 @@
 Channels are stdlib loggers named after the modules (`logging.getLogger(__name__)`), so that an
 embedding program configures them like any other.  The short way is
 `THUNDER_FUSER_LOGS="passes,segment,+codegen"`: a name is a stage of the compiler, a module of one
-("runtime.cache") or a pass ("dead_code"), "all" is everything, and a "+" selects DEBUG, not INFO.
+("runtime.compilation.cache") or a pass ("dead_code"), "all" is everything, and a "+" selects DEBUG,
+not INFO.
 
 `status` shows the progress of a long compilation.  Nothing is shown for the first two seconds; then
 a terminal gets one line that is rewritten in place, and any other stderr (a file, a notebook) gets

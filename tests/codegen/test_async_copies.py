@@ -272,12 +272,12 @@ def test_a_first_row_is_under_way_before_threads_wait_for_a_weight() -> None:
     plan = partition(PROGRAMS["layer_norm_backward"].definition(8192, 4096, BFloat16).fusion)
     (kernel,) = (g.kernel for g in generate_kernels(plan, H200).values())
     assert schedule.row_invariant_smem
-    assert schedule.async_prefetched
+    assert schedule.pipeline.copied
     code = sass.disassemble(compile_cubin([kernel], "sm_90").image)[kernel.name]
     operations = [sass.base(op) for op in code.opcodes]
     before = operations[: operations.index("BAR")]
-    elements = len(schedule.prefetched) - len(schedule.async_prefetched)
-    assert before.count("LDGSTS") == len(schedule.async_prefetched) * schedule.steps
+    elements = len(schedule.pipeline.prefetched) - len(schedule.pipeline.copied)
+    assert before.count("LDGSTS") == len(schedule.pipeline.copied) * schedule.steps
     assert before.count("LDG") == len(schedule.row_invariant_smem) * schedule.steps + elements
     # Nothing waits for the weight until all are issued.
     first_use = before.index("STS")

@@ -327,7 +327,7 @@ def test_rows_that_are_held_keep_their_two_folds() -> None:
         assert [f.op for f in made.reductions.all] == ["sum", "sum"]
         # A core's cache holds either.
         (host,) = row_schedules(fd.plan(), CPU)
-        assert [f.op for f in host.reductions] == ["sum", "sum"]
+        assert [f.op for f in host.reductions.all] == ["sum", "sum"]
 
 
 def test_blocks_share_the_only_row_of_a_variance() -> None:

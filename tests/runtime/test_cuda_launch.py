@@ -33,6 +33,9 @@ def test_launches_reach_the_driver_as_meant(tmp_path: Path) -> None:
         "no:cacheprovider",
         "-p",
         "no:xdist",
+        # Options of pyproject.toml are for xdist, too.
+        "-o",
+        "addopts=",
     ]
     run = subprocess.run(
         [*pytest_command, str(HERE / "fake_driver_cases.py")],

@@ -54,6 +54,13 @@ KNOWN = (
         "a 0, and the signs of zeros of complex numbers, differ; so do torch's for longer rows",
     ),
     Known(
+        "kl_div log",
+        ("nan",),
+        (torch.bfloat16,),
+        "torch rounds the exponential of the target to 16 bits, 0 below a target of -93, and 0 "
+        "times infinity is NaN; the product is infinite",
+    ),
+    Known(
         r"var_mean \(row\)",
         ("inf",),
         (torch.float32, torch.float64, torch.bfloat16),
@@ -121,6 +128,13 @@ KNOWN_GRADIENTS = (
         _OVERFLOW,
         (torch.float32, torch.float64, torch.bfloat16),
         "squares of elements near the largest number overflow, as in the forward",
+    ),
+    Known(
+        r"grad norm 3 \(row\)",
+        ("nan",),
+        FLOATS,
+        "elements of 0 have a gradient of 0, as the derivatives of powers may be infinite there; "
+        "torch multiplies 0 with what is NaN for the whole row",
     ),
     Known(
         r"grad pow (-?0\.5|1\.5)",
