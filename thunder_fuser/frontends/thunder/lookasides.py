@@ -45,6 +45,7 @@ from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.claims.operands import is_static, rounded_number
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
+from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
 
 Function = Callable[..., Any]
 
@@ -322,6 +323,8 @@ def _floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
 
 
 def _div(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
+    if rounding_mode == "trunc" and symbol is ltorch.div:
+        return TRUNC_DIVIDE(x, divisor)
     if rounding_mode == "floor":
         divisor = _as_computed(divisor, x)
     return symbol(x, divisor, rounding_mode=rounding_mode)

@@ -112,13 +112,6 @@ TRUNC_DIVIDE = Symbol("trunc_divide", meta=clang.trunc_divide, id="trunc_divide"
 """The quotient rounded towards 0, as one call: its gradient is not that of its parts."""
 
 
-def _div(x: Any, other: Any, *, rounding_mode: str | None = None) -> TensorProxy:
-    if rounding_mode != "trunc":
-        raise Unusual
-    result: TensorProxy = TRUNC_DIVIDE(x, other)
-    return result
-
-
 def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     if decimals == 0:
         return ltorch.round(x)
@@ -145,6 +138,5 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "rad2deg": _scaled(180 / math.pi),
     "rsub": _rsub,
     "sgn": _sgn,
-    "div": _div,
     "round": _round,
 }
