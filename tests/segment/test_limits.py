@@ -15,7 +15,8 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import cat_slices, evaluation_points, legality, limits
+from thunder_fuser.segment import legality
+from thunder_fuser.segment.anchors import cat_slices, evaluation_points, limits
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 
