@@ -198,6 +198,64 @@ def test_a_leaf_is_not_overwritten() -> None:
     assert torch.equal(x.detach(), torch.linspace(-1, 1, 6))
 
 
+def momentum(p: Any, m: Any, g: Any) -> Any:
+    with torch.no_grad():
+        m.mul_(0.9).add_(g)
+        p.add_(m, alpha=-0.1)
+    return (p * 2).sum()
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["gradients", "no_grad"])
+def test_a_leaf_is_updated_where_gradients_are_off(wanted: bool) -> None:
+    """In the function, or around the call: what optimizers do."""
+    found = []
+    for program in (jit(momentum), momentum):
+        p, m = torch.arange(3.0, requires_grad=True), torch.zeros(3)
+        with torch.set_grad_enabled(wanted):
+            loss = program(p, m, torch.ones(3))
+        if wanted:
+            loss.backward()
+            assert p.grad is not None
+        assert p.is_leaf
+        found.append([p.detach(), m, *([p.grad] if wanted else [])])
+    torch.testing.assert_close(*found)
+
+
+def test_an_argument_is_updated_where_gradients_are_off() -> None:
+    compiled = jit(argument)
+    x = torch.arange(3.0, requires_grad=True)
+    with torch.no_grad():
+        assert compiled(x).tolist() == [0, 4, 16]
+    assert x.tolist() == [0, 2, 4]
+    assert x.is_leaf
+
+
+@pytest.mark.parametrize("program", [argument, argument_that_is_returned])
+def test_results_and_calls_as_one_node_of_autograd(program: Any) -> None:
+    """As thunderfx connects them, which says for each result whether it has a gradient."""
+    options = {"thunderfx_disable_split_autograd": True, "is_differentiable_outputs": (True,)}
+    x = torch.linspace(-1, 1.5, 6).reshape(2, 3)
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor], **options)
+    ours = gradients(compiled, x, reads_arguments=True)
+    torch.testing.assert_close(ours, gradients(program, x, reads_arguments=True))
+
+
+def diagonal_of_a_parameter(p: Any) -> Any:
+    with torch.no_grad():
+        p.diagonal().mul_(2)
+    return p * 2
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["gradients", "no_grad"])
+def test_a_gathered_view_is_a_view_where_gradients_are_off(wanted: bool) -> None:
+    found = []
+    for program in (jit(diagonal_of_a_parameter), diagonal_of_a_parameter):
+        p = torch.arange(9.0).reshape(3, 3).requires_grad_()
+        with torch.set_grad_enabled(wanted):
+            found.append((program(p).detach(), p.detach()))
+    torch.testing.assert_close(*found)
+
+
 def diagonal(a: Any) -> Any:
     c = a * 1
     c.diagonal().mul_(2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from thunder.core import update_aliases
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
+from thunder.core.transforms import is_constant_for_vjp
 
 _GATHERED = frozenset(
     {
@@ -41,7 +42,9 @@ def refuse_updates_through_gathers(trace: TraceCtx) -> None:
                         f"the update, or pass detached tensors."
                     )
         if update_aliases._is_view_creation_op(symbol):
-            maker = symbol.sym.name if symbol.sym.id in _GATHERED else gathered.get(source)
+            # Without gradients, such as under `torch.no_grad()`, a call stays whole.
+            is_copy = symbol.sym.id in _GATHERED and not is_constant_for_vjp(symbol)
+            maker = symbol.sym.name if is_copy else gathered.get(source)
             for x in symbol.flat_proxy_outs:
                 if isinstance(x, TensorProxy):
                     memories[x.name] = memory

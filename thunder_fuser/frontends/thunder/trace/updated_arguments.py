@@ -32,6 +32,7 @@ from thunder.transforms import autodiff
 from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.gathered_views import refuse_updates_through_gathers
 from thunder_fuser.frontends.thunder.trace.patched import is_patched
+from thunder_fuser.frontends.thunder.trace.repeated_arguments import updated_memories
 
 _UPDATED = "updated arguments"
 """Key of a trace's results, and mark before these among the flat results of a forward."""
@@ -70,8 +71,9 @@ def _insert_alias_updates(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> T
     arguments, last = returned["flat_args"], _returned(found)["flat_args"]
     if any(map(_requires_grad, arguments)):
         refuse_updates_through_gathers(trace)
+    memories = updated_memories(trace, with_gradients=True)
     pairs = zip(arguments, last, strict=True)
-    updated = tuple(after for x, after in pairs if _requires_grad(x) and after is not x)
+    updated = tuple(after for x, after in pairs if _requires_grad(x) and x.name in memories)
     results = len(returned["output"])
     return _returning(found, {"flat_args": arguments, _UPDATED: updated, _RESULTS: results})
 
@@ -129,10 +131,12 @@ def _connect(*, flat_args: Sequence[Any], flat_output: Sequence[Any], **rest: An
     marks = [k for k, x in enumerate(flat_output) if isinstance(x, str) and x == _UPDATED]
     if not marks:
         return _connect_of_thunder(flat_args=flat_args, flat_output=flat_output, **rest)
-    updated = flat_output[marks[-1] + 1 :]
+    outputs, updated = flat_output[: marks[-1]], flat_output[marks[-1] + 1 :]
+    if (known := rest.get("is_differentiable_outputs")) is not None:
+        more = len(outputs) - len(known)
+        rest["is_differentiable_outputs"] = (*known, *(True for _ in range(more)))
     token = _dirty.set([x for x in flat_args if any(x is y for y in updated)])
     try:
-        outputs = flat_output[: marks[-1]]
         return _connect_of_thunder(flat_args=flat_args, flat_output=outputs, **rest)
     finally:
         _dirty.reset(token)
