@@ -13,6 +13,7 @@ import torch
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.tables.collectives import REDUCTIONS
 from thunder_fuser.sharding import DeviceMesh, Partial, Replicate, Shard
 from thunder_fuser.sharding.mesh import Placement, fits
 
@@ -51,8 +52,8 @@ def chain(rng: random.Random, length: int = 7) -> Fusion:
 def annotations(
     fusion: Fusion, mesh: DeviceMesh, rng: random.Random, partial: float = 0.1
 ) -> Annotations:
-    """Placements of most inputs and of some tensors between, at random. `partial`: how often an
-    input is a partial sum.
+    """Placements of most inputs and of some tensors between, at random. `partial`: how often one is
+    a partial result along an axis.
     """
     found: Annotations = {}
     for tensor in (v for v in fusion.values() if isinstance(v, TensorView)):
@@ -60,6 +61,7 @@ def annotations(
         if rng.random() > (0.8 if is_input else 0.1):
             continue
         placed: list[Placement] = []
+        op = rng.choice(REDUCTIONS)
         for size in mesh.shape:
             options: list[Placement] = [Replicate()]
             options += [
@@ -70,8 +72,8 @@ def annotations(
                 for shard in [Shard(dim, width, size)]
                 if fits(tensor.sizes, (*placed, shard))
             ]
-            if is_input and rng.random() < partial:
-                options = [Partial("sum")]
+            if rng.random() < partial:
+                options = [Partial(op)]
             placed.append(rng.choice(options))
         found[tensor] = dict(zip(mesh.names, placed, strict=True))
     return found

@@ -13,8 +13,10 @@ from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.sharding import DeviceMesh, Partial, Replicate, Shard, outer, propagate, simulate
 from thunder_fuser.sharding.communicators import ProcessGroups, peers
+from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import local_sizes, shard_of, whole_of
 
 
@@ -75,12 +77,16 @@ def test_bad_meshes_and_shards(make: Any, told: str) -> None:
         ({"y": Replicate()}, "the mesh has no axis 'y'; it has x"),
         ({"x": Shard(0, 1, 2)}, "a shard over 2 devices along mesh axis x, which has 4"),
         ({"x": Shard(0, 3, 4)}, "dimension 0 of 16 elements is sharded over 4 devices"),
+        (
+            {"x": Partial("sum"), "z": Partial("max")},
+            r"several kinds \(sum along mesh axis 0, max along mesh axis 1\)",
+        ),
     ],
 )
 def test_bad_annotations(placed: Any, told: str) -> None:
     fusion = fusion_of(16, 4)
     with pytest.raises(FuserValueError, match=told):
-        propagate(fusion, DeviceMesh((4,), ("x",)), {fusion.tensor_inputs[0]: placed})
+        propagate(fusion, DeviceMesh((4, 2), ("x", "z")), {fusion.tensor_inputs[0]: placed})
 
 
 def test_digits_of_two_axes_must_not_overlap() -> None:
@@ -102,13 +108,41 @@ def test_a_partial_input_is_summed_where_it_is_read() -> None:
     assert torch.allclose(simulate(found, [given])[0], given.exp())
 
 
+@pytest.mark.parametrize("seed", range(120))
+def test_any_placement_becomes_any_other(seed: int) -> None:
+    """Parts that are summed, or whose largest or product is taken, shards and replicas."""
+    rng = random.Random(seed)
+    mesh, b = rng.choice(MESHES), FusionBuilder()
+    x = b.tensor([rng.choice([4, 8, 12]) for _ in range(rng.randint(1, 2))], DataType.Double)
+    y = b.pointwise("neg", b.pointwise("neg", x))
+    assert isinstance(y, TensorView)
+    b.output(y)
+    fusion = b.build()
+    asked: Any = {}
+    while not {x, y} <= asked.keys():
+        asked |= annotations(fusion, mesh, rng, partial=0.4)
+    given = torch.randint(-9, 9, x.sizes, generator=torch.Generator().manual_seed(seed)).double()
+    found = propagate(fusion, mesh, {t: asked[t] for t in (x, y)})
+    assert torch.equal(simulate(found, [given])[0], given)
+
+
+def test_a_shard_becomes_partial_without_a_collective() -> None:
+    """Each device has the identity in the place of what others have."""
+    fusion = fusion_of(4, 8)
+    (x,), (total,) = fusion.tensor_inputs, fusion.outputs
+    placed = {x: {"x": outer(1, 8, 4)}, total: {"x": Partial("max")}}
+    found = propagate(fusion, DeviceMesh((4,), ("x",)), placed)
+    assert found.bytes == 0
+    local = evaluate(localise(found, 1), [torch.ones(4, 2).double()]).outputs[0]
+    least = -torch.inf
+    assert local.tolist() == [least, least, 4, 4, least, least, least, least]
+
+
 def test_a_rank_that_fails_ends_the_others() -> None:
     fusion = fusion_of(8, 4)
     found = propagate(
         fusion, DeviceMesh((2,), ("x",)), {fusion.tensor_inputs[0]: {"x": outer(0, 8, 2)}}
     )
-    from thunder_fuser.ir.reference import evaluate
-
     met: list[int] = []
 
     def run(local: Fusion, given: Any) -> list[torch.Tensor]:

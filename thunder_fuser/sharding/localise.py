@@ -13,11 +13,8 @@ from dataclasses import replace
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.builder.opaque import OpaqueCall
-from thunder_fuser.ir.domain import (
-    IterDomain,
-    iteration,
-    static,
-)
+from thunder_fuser.ir.domain import IterDomain, iteration, static
+from thunder_fuser.ir.dtypes import Number
 from thunder_fuser.ir.fusion import (
     CatOp,
     CopyOp,
@@ -39,7 +36,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.tables.collectives import REDUCTIONS
+from thunder_fuser.ir.tables.collectives import REDUCTIONS, identity
 from thunder_fuser.sharding.local_views import local_steps
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
@@ -218,18 +215,22 @@ class _Local:
 
     def _as(self, tensor: TensorView, source: Sharding, target: Sharding) -> TensorView:
         """Change the sharding of a tensor. If several axes change, all are gathered or reduced
-        before any is sliced, so that no two axes share a digit in between; a single axis changes
-        directly.
+        before any is sliced, so that no two axes share a digit in between, and reduced before any
+        gets an identity; a single axis changes directly.
         """
         known = self.tensors.get((tensor, target))
         if known is not None:
             return known
-        changed = [k for k, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
         x, now = self.tensors[tensor, source], source
-        if len(changed) > 1:
-            for axis in changed:
+        pairs = enumerate(zip(source, target, strict=True))
+        changed = {axis: (a, b) for axis, (a, b) in pairs if a != b}
+        # A shard that becomes partial waits for nobody, and leaves its digit to other axes.
+        spread = [axis for axis, (a, b) in changed.items() if _is_spread(a, b)]
+        others = [axis for axis in changed if axis not in spread]
+        if len(changed) > 1 or any(_is_other_partial(*ends) for ends in changed.values()):
+            for axis in others:
                 x, now = self._moved(x, tensor, now, axis, REPLICATE)
-        for axis in changed:
+        for axis in (*spread, *others):
             x, now = self._moved(x, tensor, now, axis, target[axis])
         self.tensors[tensor, target] = x
         return x
@@ -253,9 +254,11 @@ class _Local:
                 x = self._gather(x, source, axis, tensor, after)
             case Shard() as source, Shard():
                 x = self._exchange(x, source, target, axis, tensor, now)
-            case Replicate(), Partial("sum"):
-                # One device keeps the value and the others get 0, so that the sum is right.
-                x = self._zeros(x, x.sizes) if self.at[axis] else x
+            case Replicate(), Partial(op):
+                # One device keeps the value, and the others have the identity.
+                x = self._full(x, x.sizes, identity(op, x.dtype)) if self.at[axis] else x
+            case Shard() as source, Partial(op):
+                x = self._spread(x, source, axis, tensor, now, identity(op, x.dtype))
             case Partial(op), Replicate():
                 x = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
             case Partial(op), Shard():
@@ -270,8 +273,8 @@ class _Local:
         self.tensors[tensor, after] = x
         return x, after
 
-    def _zeros(self, x: TensorView, sizes: Sequence[int]) -> TensorView:
-        return self.builder.full(sizes, self.builder.scalar(0, x.dtype), x.dtype)
+    def _full(self, x: TensorView, sizes: Sequence[int], value: Number) -> TensorView:
+        return self.builder.full(sizes, self.builder.scalar(value, x.dtype), x.dtype)
 
     def _call(self, name: str, x: TensorView, axis: int, **attributes: int) -> TensorView:
         """Call a collective. Ranks have equal sizes, so that none of them sends an empty tensor."""
@@ -279,7 +282,7 @@ class _Local:
         size = mesh.shape[axis]
         if not x.numel:
             sizes = {"all_gather": (size, *x.sizes), "reduce_scatter": x.sizes[1:]}
-            return self._zeros(x, sizes.get(name, x.sizes))
+            return self._full(x, sizes.get(name, x.sizes), 0)
         known = {"axis": axis, "size": size, "span": mesh.span(axis)}
         (made,) = self.builder.call(name, {"arg": x}, {**known, **attributes})
         return made
@@ -336,6 +339,27 @@ class _Local:
             x, [*sizes[:dim], above * shard.size * below, *sizes[dim + 1 :]]
         )
 
+    def _spread(
+        self,
+        x: TensorView,
+        shard: Shard,
+        axis: int,
+        tensor: TensorView,
+        now: Sharding,
+        fill: Number,
+    ) -> TensorView:
+        """Put `fill` in the place of the elements that other devices along the axis have."""
+        above, below = self._around(shard, axis, tensor, now)
+        dim, sizes, at = shard.dim, list(x.sizes), self.at[axis]
+        x = self.builder.reshape(x, [*sizes[:dim], above, 1, below, *sizes[dim + 1 :]])
+        widths = [0] * (2 * x.rank)
+        behind = 2 * (x.rank - 2 - dim)
+        widths[behind : behind + 2] = at, shard.size - 1 - at
+        x = self.builder.pad(x, widths, fill)
+        return self.builder.reshape(
+            x, [*sizes[:dim], above * shard.size * below, *sizes[dim + 1 :]]
+        )
+
     def _exchange(
         self,
         x: TensorView,
@@ -362,3 +386,11 @@ class _Local:
         return self.builder.reshape(
             x, [*sizes[:dim], above * source.size * below, *sizes[dim + 1 :]]
         )
+
+
+def _is_spread(source: Placement, target: Placement) -> bool:
+    return isinstance(source, Shard) and isinstance(target, Partial)
+
+
+def _is_other_partial(source: Placement, target: Placement) -> bool:
+    return isinstance(source, Partial) and isinstance(target, Partial)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.dtypes import from_torch
+from thunder_fuser.ir.tables.collectives import folded, identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,17 @@ def check_shard(shard: Shard, extent: int) -> None:
         )
 
 
+def check_partial(sharding: Sequence[Placement], name: str) -> None:
+    """Raise FuserValueError for different reductions along different axes, whose order counts."""
+    ops = {p.op: axis for axis, p in enumerate(sharding) if isinstance(p, Partial)}
+    if len(ops) > 1:
+        told = ", ".join(f"{op} along mesh axis {axis}" for op, axis in ops.items())
+        raise FuserValueError(
+            f"{name}: partial results of several kinds ({told}) have no one value; reduce along "
+            "all axes but one before"
+        )
+
+
 def factors(extent: int, dim: int, sharding: Sharding) -> list[Factor]:
     """Return the factors of a dimension, outermost first. Raises FuserValueError for overlapping or
     uneven shards.
@@ -189,39 +202,48 @@ def local_sizes(sizes: Sequence[int], sharding: Sharding) -> tuple[int, ...]:
 
 def shard_of(tensor: torch.Tensor, sharding: Sharding, at: Sequence[int]) -> torch.Tensor:
     """Return the shard of a whole tensor on the device at coordinates `at`. A partial result is all
-    on the first device along the axis, and 0 (the neutral element of a sum) on the others.
+    on the first device along the axis; the others have the identity of its reduction.
     """
-    found = tensor
-    for dim in range(tensor.ndim):
-        parts = factors(tensor.shape[dim], dim, sharding)
-        found = found.unflatten(dim, [p.extent for p in parts])
-        for k in reversed(range(len(parts))):
-            axis = parts[k].axis
-            if axis is not None:
-                found = found.select(dim + k, at[axis])
-        kept = sum(p.axis is None for p in parts)
-        found = found.flatten(dim, dim + kept - 1)
+    found = _held(tensor, sharding, at).reshape(local_sizes(tensor.shape, sharding))
     for axis, placement in enumerate(sharding):
         if isinstance(placement, Partial) and at[axis]:
-            found = torch.zeros_like(found)
+            found = torch.full_like(found, identity(placement.op, from_torch(tensor.dtype)))
     return found.contiguous()
 
 
 def whole_of(
     shards: Sequence[torch.Tensor], sizes: Sequence[int], sharding: Sharding, mesh: DeviceMesh
 ) -> torch.Tensor:
-    """Assemble a tensor from the shards of all devices, given by rank."""
-    whole = torch.empty(tuple(sizes), dtype=shards[0].dtype)
+    """Assemble a tensor from the shards of all devices, given by rank, and reduce partial results
+    along one mesh axis after the other, the last one first.
+    """
+    ops = {axis: p.op for axis, p in enumerate(sharding) if isinstance(p, Partial)}
+    wholes: dict[tuple[int, ...], torch.Tensor] = {}
     for rank, at in mesh.ranks():
-        view = whole
-        dim = 0
-        for extent_dim, extent in enumerate(sizes):
-            parts = factors(extent, extent_dim, sharding)
-            view = view.unflatten(dim, [p.extent for p in parts])
-            for k in reversed(range(len(parts))):
-                axis = parts[k].axis
-                if axis is not None:
-                    view = view.select(dim + k, at[axis])
-            dim += sum(p.axis is None for p in parts)
-        view.copy_(shards[rank].reshape(view.shape))
-    return whole
+        part = tuple(at[axis] for axis in ops)
+        if part not in wholes:
+            wholes[part] = torch.empty(tuple(sizes), dtype=shards[rank].dtype)
+        held = _held(wholes[part], sharding, at)
+        held.copy_(shards[rank].reshape(held.shape))
+    for op in reversed(ops.values()):
+        parts: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for (*before, _), whole in wholes.items():
+            parts.setdefault(tuple(before), []).append(whole)
+        wholes = {before: folded(each, op) for before, each in parts.items()}
+    return wholes[()]
+
+
+def _held(whole: torch.Tensor, sharding: Sharding, at: Sequence[int]) -> torch.Tensor:
+    """Return the view of what a device holds of a tensor, a dimension for each factor that no axis
+    shards.
+    """
+    found, dim = whole, 0
+    for whole_dim, extent in enumerate(whole.shape):
+        parts = factors(extent, whole_dim, sharding)
+        found = found.unflatten(dim, [p.extent for p in parts])
+        for k in reversed(range(len(parts))):
+            axis = parts[k].axis
+            if axis is not None:
+                found = found.select(dim + k, at[axis])
+        dim += sum(p.axis is None for p in parts)
+    return found

@@ -36,6 +36,7 @@ from thunder_fuser.sharding.mesh import (
     Replicate,
     Shard,
     Sharding,
+    check_partial,
     factors,
     fits,
 )
@@ -99,6 +100,7 @@ def _asked(tensor: TensorView, mesh: DeviceMesh, names: Mapping[str, Placement])
                 f"has {mesh.shape[axis]}; they must be as many"
             )
         found[axis] = placement
+    check_partial(found, str(tensor))
     for dim, extent in enumerate(tensor.sizes):
         factors(extent, dim, tuple(found))
     return tuple(found)
@@ -337,19 +339,15 @@ class _Axis:
             held //= placement.size if isinstance(placement, Shard) else 1
         others = held * (self.size - 1) // self.size
         match source, target:
-            case (Replicate(), Shard()) | (Replicate(), Partial("sum")):
-                return "slice", 0
             case Shard(), Replicate():
                 return "all_gather", others
             case Shard(), Shard():
                 return "all_to_all", others // self.size
-            case Partial(), Replicate():
-                return "all_reduce", 2 * others
             case Partial(), Shard():
                 return "reduce_scatter", others
-        raise FuserValueError(
-            f"{tensor}: {source} cannot become {target}; annotate it as replicated or as a shard"
-        )
+            case Partial(), _:
+                return "all_reduce", 2 * others
+        return "slice", 0
 
     def _narrow(self, tensor: TensorView, source: Placement) -> tuple[int, TensorView]:
         """Return position and operand of a widening cast, if the operand can be communicated in

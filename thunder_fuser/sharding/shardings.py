@@ -14,7 +14,8 @@ class Communication:
     """A change of a tensor's placement along a mesh axis.
 
     kind     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", or "slice", which is free:
-             a device takes its shard, or one device takes the value and others 0
+             a device takes its shard, or the identity in the place of what others have of a partial
+             result
     bytes    that each device sends
     reason   reader that needs the change, and why the present placement does not suffice
     """

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.dtypes import DataType, Number
+from thunder_fuser.ir.tables import reductions
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 """Reductions of collectives, indexed by the attribute `op` of a call."""
@@ -159,3 +161,10 @@ def folded(parts: Sequence[Tensor], op: str) -> Tensor:
     if op == "prod":
         return stacked.prod(0, dtype=stacked.dtype)
     return stacked.amax(0) if op == "max" else stacked.amin(0)
+
+
+def identity(op: str, dtype: DataType) -> Number:
+    """Return what a device holds in the place of an element that another one has, so that their
+    reduction is that element; `op` is one of REDUCTIONS.
+    """
+    return reductions.lookup(op).identity(dtype)
