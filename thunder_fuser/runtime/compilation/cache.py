@@ -1,8 +1,9 @@
 """Disk cache of compiled programs, in a private folder shared by the processes of one user.
 
 Each entry is a file, named by the digest of all its ingredients, so that entries never change and
-readers need no lock. A file appears atomically (written to a temporary file, then renamed) and
-ends with a seal, the digest of its key and its content, because loading a truncated library
+readers need no lock. Processes that make the same entry, as ranks do, take turns, and all but the
+first one find it. A file appears atomically (written to a temporary file, then renamed) and ends
+with a seal, the digest of its key and its content, because loading a truncated library
 crashes, and the library of another key is another program. Files that other users could have
 written are not read (`private`). A folder that this process may only read, such as that of a
 container's image, serves its entries and gets no new ones. The least recently used entries are
@@ -38,6 +39,7 @@ _SEAL_BYTES = len(_SEAL) + hashlib.sha256().digest_size
 _UNFINISHED = ".tmp-"
 _ALIAS = ".in"
 """Suffix of an alias: an entry that names the entry that contains its program."""
+_LOCK = ".lock"
 _ABANDONED = 3600.0
 """Age in seconds at which an unfinished file outside of workspaces counts as abandoned."""
 
@@ -94,6 +96,10 @@ class Folder:
         if self.is_read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.path))
         return private.workspace(self.path, _UNFINISHED)
+
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        """Context in which no other process makes `name`: look it up in here, and then make it."""
+        return private.turn(self.path / f"{_UNFINISHED}{name}{_LOCK}")
 
     def publish(self, finished: Path, name: str, key: str) -> Path:
         """Seal a file of a workspace and rename it to `name`, replacing an existing entry."""

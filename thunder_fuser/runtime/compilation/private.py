@@ -30,6 +30,9 @@ _PREFIX = "thunder_fuser-process-"
 _ABANDONED = 24 * 3600.0
 """Age in seconds at which a workspace counts as abandoned on a file system without locks."""
 
+_TURN, _POLL = 120.0, 0.02
+"""Most seconds that a process waits for another one that compiles the same, and between looks."""
+
 
 # --- Folders ----------------------------------------------------------------------------------
 
@@ -205,6 +208,43 @@ def _locked(folder: Path, prefix: str) -> tuple[Path, int]:
         if path.exists():  # and was not swept before it was locked
             return path, lock
         os.close(lock)
+
+
+@contextlib.contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, so that one process after another does what follows. Nobody waits
+    for longer than `_TURN`, or where there are no locks.
+    """
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    is_mine = False
+    try:
+        is_mine = _locked_in_time(lock)
+        yield
+    finally:
+        if is_mine:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            # A forked child may have the same open file.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+
+
+def _locked_in_time(lock: int) -> bool:
+    end = time.monotonic() + _TURN
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            return True
+    return False
 
 
 class _OwnFolders:

@@ -33,6 +33,18 @@ def load(key: str) -> tuple[bytes, str] | None:
     return None
 
 
+@contextlib.contextmanager
+def turn(key: str) -> Iterator[None]:
+    """Context in which no other process compiles `key`: load it in here, and then compile it."""
+    try:
+        folder = folder_to_write("cuda")
+    except OSError:
+        yield
+        return
+    with folder.turn(_file_name(key)):
+        yield
+
+
 def store(key: str, image: bytes, log: str) -> None:
     """Store a result.  A full or read-only disk only costs the next process a compilation."""
     report = log.encode()

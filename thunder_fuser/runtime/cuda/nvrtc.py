@@ -74,14 +74,15 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     headers = device_headers()
     key = _key(text, headers, arch)
     entry = cubin_cache.load(key)
+    where = "in the cache" if entry is not None else "compiled"
     if entry is None:
-        with status("compiling", total=len(kernels)):
-            image, log = _compiled(kernels, headers, arch)
-        cubin_cache.store(key, image, log)
-    else:
-        image, log = entry
+        with status("compiling", total=len(kernels)), cubin_cache.turn(key):
+            entry = cubin_cache.load(key)
+            if entry is None:
+                entry = _compiled(kernels, headers, arch)
+                cubin_cache.store(key, *entry)
+    image, log = entry
     resources = parse_resources(log)
-    where = "compiled" if entry is None else "in the cache"
     for kernel in kernels:
         _log.info("%s for %s, %s: %s", kernel.name, arch, where, resources[kernel.name])
     return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
@@ -134,12 +135,15 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
     headers = device_headers()
     kernels = [kernel for program in programs for kernel in program]
     text = program_text(kernels)
-    image, log = _run_nvrtc(kernels, text, headers, arch)
-    resources = parse_resources(log)
-    fit = [p for p in programs if not any(resources[kernel.name].spills for kernel in p)]
     # Not the key of `compile_cubin` for all kernels, which would change launch bounds on spills.
     whole = key_of("as one", _key(text, headers, arch))
-    cubin_cache.store(whole, image, log)
+    with cubin_cache.turn(whole):
+        entry = cubin_cache.load(whole)
+        if entry is None:
+            entry = _run_nvrtc(kernels, text, headers, arch)
+            cubin_cache.store(whole, *entry)
+    resources = parse_resources(entry[1])
+    fit = [p for p in programs if not any(resources[kernel.name].spills for kernel in p)]
     for program in fit:
         cubin_cache.store_alias(_key(program_text(program), headers, arch), whole)
 

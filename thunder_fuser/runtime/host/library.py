@@ -161,7 +161,9 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
                 raise
             _log.info("%s is made again: %s", there, damage)
             folder.discard(there)
-    path = _compiled(unit, key, folder, needs)
+            path = _compiled(unit, key, folder, needs)
+    else:
+        path = _made(unit, key, folder, needs)
     try:
         return _opened(path, folder, needs)
     except OSError as problem:
@@ -171,6 +173,15 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
                 f"makes a library that cannot be loaded: {problem}"
             ) from None
         raise
+
+
+def _made(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Path:
+    """Compile `unit` into `folder`, unless another process has meanwhile; OSError if the disk is
+    full.
+    """
+    with folder.turn(unit.file_name(key)):
+        there = _entry(unit, key, folder)
+        return folder.path / there if there else _compiled(unit, key, folder, needs)
 
 
 def _entry(unit: Unit, key: str, folder: Folder) -> str | None:
@@ -194,7 +205,7 @@ def compile_as_one(units: Sequence[Unit], whole: Unit) -> None:
     """
     needs = load(whole.needs) if whole.needs else None
     folder, key = folder_to_write("host"), whole.key
-    _compiled(whole, key, folder, needs)
+    _made(whole, key, folder, needs)
     for unit in units:
         own = unit.key
         folder.keep_alias(unit.file_name(own), own, whole.file_name(key), key)
@@ -263,7 +274,7 @@ def _needed(unit: Unit, folder: Folder, loaded: Library | None, work: Path) -> P
     key = unit.key
     content = folder.find(unit.file_name(key), key)
     if content is None:
-        return Path(shutil.copyfile(_compiled(unit, key, folder), copy))
+        return Path(shutil.copyfile(_made(unit, key, folder, None), copy))
     copy.write_bytes(content)
     return copy
 
