@@ -15,6 +15,7 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.segment.communication_overlap import collective_of
 from thunder_fuser.sharding import propagate, simulate
 from thunder_fuser.sharding.localise import localise
+from thunder_fuser.sharding.rank_program import RankProgram
 
 
 @blocks(5000, 50, always=150)
@@ -41,8 +42,11 @@ def test_all_ranks_plan_the_same_collectives(first: int) -> None:
         rng = random.Random(seed)
         fusion, mesh = chain(rng), rng.choice(MESHES)
         shardings = propagate(fusion, mesh, annotations(fusion, mesh, rng))
-        every = [sent(localise(shardings, rank)) for rank in range(mesh.size)]
+        fusions = [localise(shardings, rank) for rank in range(mesh.size)]
+        every = [sent(found) for found in fusions]
         assert all(found == every[0] for found in every), f"seed {seed}\n{shardings}\n{fusion}"
+        told = {RankProgram(found, "rank").digest for found in fusions}
+        assert len(told) == 1, f"seed {seed}\n{shardings}\n{fusion}"
 
 
 def sent(fusion: Fusion) -> list[str]:
