@@ -33,6 +33,7 @@ from thunder_fuser.runtime.cuda import target as cuda_target
 from thunder_fuser.runtime.cuda.clusters import clusters_of
 from thunder_fuser.runtime.cuda.target import CUDA, CudaLaunch
 from thunder_fuser.runtime.fallback import is_replaceable
+from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.runtime.target import on_device
 
 STREAM = 0x57EA
@@ -340,24 +341,87 @@ def fake(name: str) -> ctypes.c_int:
 
 def test_what_the_driver_does_not_take_is_known_before_a_launch() -> None:
     before = last().launches
-    fake("fake_rejects").value = 200
-    try:
-        with pytest.raises(LoadError, match="loading a compiled program failed") as caught:
-            compiled(name="scale_rejected", source=SCALE.source.replace("scale", "scale_rejected"))
-    finally:
-        fake("fake_rejects").value = 0
+    with (
+        failing("cuLibraryLoadData", 200),
+        pytest.raises(LoadError, match="loading a compiled program failed") as caught,
+    ):
+        compiled(name="scale_rejected", source=SCALE.source.replace("scale", "scale_rejected"))
     assert is_replaceable(caught.value)
     assert last().launches == before
 
 
-def test_a_device_without_memory_for_a_program_is_tried_again() -> None:
-    fake("fake_rejects").value = 2
+@contextmanager
+def failing(function: str, status: int = 2) -> Iterator[None]:
+    """A driver whose `function` returns an error; 2 is a lack of memory."""
+    library = ctypes.CDLL("libcuda.so.1")
+    (ctypes.c_char * 64).in_dll(library, "fake_failing").value = function.encode()
+    fake("fake_failure").value = status
     try:
-        with pytest.raises(ResourceError, match=r"no memory left; free some .*empty_cache"):
-            compiled()
+        yield
     finally:
-        fake("fake_rejects").value = 0
+        fake("fake_failure").value = 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "cuLibraryLoadData",
+        "cuLibraryGetKernel",
+        "cuKernelGetFunction",  # where lazy loading takes the memory of the program
+        "cuFuncSetAttribute",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    ],
+)
+def test_a_device_without_memory_for_a_program_is_tried_again(function: str) -> None:
+    with (
+        failing(function),
+        pytest.raises(ResourceError, match=r"no memory left; free some .*empty_cache") as caught,
+    ):
+        compiled(cooperative=True, grid=(4, 1, 1))
+    assert is_passing(caught.value)
     assert scale(compiled(), 2.0)[4] == 8
+
+
+def test_a_thread_without_memory_for_a_context_is_tried_again() -> None:
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            compiled()
+        except ResourceError as error:
+            errors.append(error)
+
+    with failing("cuDevicePrimaryCtxRetain"):
+        run_together([threading.Thread(target=work)])
+    assert [is_passing(error) for error in errors] == [True]
+
+
+def test_a_launch_without_memory_is_not_repeated_by_torch() -> None:
+    """Other kernels of the call may have run."""
+    launch = compiled()
+    with (
+        failing("cuLaunchKernel"),
+        pytest.raises(
+            KernelError, match=r"launching kernel scale on cuda:0 .*empty_cache"
+        ) as caught,
+    ):
+        scale(launch, 2.0)
+    assert not is_replaceable(caught.value)
+    assert scale(launch, 2.0)[4] == 8
+
+
+@pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord"])
+def test_a_program_whose_end_cannot_be_asked_for_now_is_unloaded_later(function: str) -> None:
+    dropped = compiled()  # of what came before nothing is left
+    before = last().libraries
+    scale(dropped, 1.0)
+    del dropped
+    with failing(function):
+        kept = compiled()
+    assert last().libraries == before + 1
+    other = compiled()
+    assert last().libraries == before + 1  # three made, one unloaded
+    del kept, other
 
 
 def test_a_first_call_may_be_captured() -> None:

@@ -27,9 +27,11 @@ struct LastLaunch {
   unsigned launches, libraries;  // libraries that are loaded
 } fake_last;
 
-// What tests make it do: reject code with an error; be in a capture of some stream, which kernels cannot be loaded
+// What tests make it do: fail in some function; be in a capture of some stream, which kernels cannot be loaded
 // in and which a wait for the context invalidates; and keep launches running.
-int fake_rejects = 0, fake_captures = 0, fake_is_busy = 0;
+char fake_failing[64] = "";  // a function, and what it returns
+int fake_failure = 0;
+int fake_captures = 0, fake_is_busy = 0;
 // The stream that is captured, and what became of the capture.
 unsigned long long fake_captured_stream = 0;
 int fake_invalidated = 0;
@@ -41,6 +43,8 @@ enum {
   kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500,
   kNotReady = 600, kResources = 701, kCapturing = 900, kImplicit = 906
 };
+
+#define FAILS_IF_ASKED if (fake_failure && !strcmp(__func__, fake_failing)) return fake_failure
 
 static thread_local void* context = nullptr;
 static thread_local int capture_mode = 0;  // of this thread: 2 is no part of any capture
@@ -81,21 +85,26 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 }
 
 int cuCtxGetCurrent(void** current) { return *current = context, kSuccess; }
-int cuCtxSetCurrent(void* chosen) { return context = chosen, kSuccess; }
+int cuCtxSetCurrent(void* chosen) {
+  FAILS_IF_ASKED;
+  return context = chosen, kSuccess;
+}
 int cuDevicePrimaryCtxRetain(void** primary, int device) {
+  FAILS_IF_ASKED;
   return *primary = (void*)(0xC0DEl + device), kSuccess;
 }
 
 int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*,
                       unsigned) {
+  FAILS_IF_ASKED;
   if (fake_captures && capture_mode != 2) return kCapturing;
-  if (fake_rejects) return fake_rejects;
   ++fake_last.libraries;
   *library = *libraries.insert(new Library{}).first;
   return memcmp(code, "\x7f" "ELF", 4) ? kInvalidValue : kSuccess;
 }
 // Nothing of it may be running, and a launch runs until an event behind it has been seen.
 int cuLibraryUnload(void* library) {
+  FAILS_IF_ASKED;
   if (fake_captures && capture_mode != 2) return fake_invalidated = 1, kCapturing;
   if (!libraries.count((Library*)library) || ((Library*)library)->is_running) return kInvalidValue;
   --fake_last.libraries;
@@ -103,6 +112,7 @@ int cuLibraryUnload(void* library) {
 }
 // The default stream synchronises with the captured one.
 int cuStreamIsCapturing(void* stream, int* status) {
+  FAILS_IF_ASKED;
   const bool is_captured = fake_captures && (unsigned long long)stream == fake_captured_stream;
   *status = is_captured;
   return fake_captures && !stream ? kImplicit : context ? kSuccess : kInvalidContext;
@@ -112,9 +122,11 @@ struct Event {
   void* stream;
 };
 int cuEventCreate(void** event, unsigned flags) {
+  FAILS_IF_ASKED;
   return *event = new Event{}, flags == 2 && context ? kSuccess : kInvalidValue;
 }
 int cuEventRecord(void* event, void* stream) {
+  FAILS_IF_ASKED;
   if (fake_captures && (!stream || (unsigned long long)stream == fake_captured_stream))
     return fake_invalidated = 1, kCapturing;
   return *(Event*)event = {true, stream}, context ? kSuccess : kInvalidContext;
@@ -128,6 +140,7 @@ int cuEventQuery(void* event) {
 }
 int cuEventDestroy(void* event) { return delete (Event*)event, kSuccess; }
 int cuLibraryGetKernel(void** kernel, void* library, const char*) {
+  FAILS_IF_ASKED;
   return *kernel = library, kSuccess;
 }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -135,14 +148,17 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
   return capture_mode = *mode, *mode = before, kSuccess;
 }
 int cuKernelGetFunction(void** function, void* kernel) {
+  FAILS_IF_ASKED;
   if (fake_captures && capture_mode != 2) return kCapturing;
   return *function = kernel, context ? kSuccess : kInvalidContext;
 }
 int cuFuncSetAttribute(void*, int attribute, int value) {
+  FAILS_IF_ASKED;
   if (attribute == 8) allowed_shared_bytes = value;
   return kSuccess;
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) {
+  FAILS_IF_ASKED;
   return *blocks = 2, kSuccess;
 }
 
@@ -182,11 +198,13 @@ static int launch(void* function, unsigned gx, unsigned gy, unsigned gz, unsigne
 }
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared_bytes, void* stream, void** params, void**) {
+  FAILS_IF_ASKED;
   return launch(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 0);
 }
 int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                               unsigned by, unsigned bz, unsigned shared_bytes, void* stream,
                               void** params) {
+  FAILS_IF_ASKED;
   return launch(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 1);
 }
 

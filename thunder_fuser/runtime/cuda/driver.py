@@ -39,6 +39,7 @@ _MOST_IN_FLIGHT = 96 * 1024
 """Limit of `bytes_in_flight_per_sm`: registers for more would spill. It matters because a MIG
 instance may report the bandwidth of the whole device.
 """
+_OUT_OF_MEMORY = 2
 _CRASHES = (700, 702, 710, *range(714, 720))
 """Errors of the driver that stay: illegal addresses and instructions, time-outs, assertions."""
 _UNREPORTED = DATASHEETS["sm_80"]
@@ -75,8 +76,15 @@ def driver() -> Any:
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """Return the value of a driver call; KernelError "`what` failed: ..." for an error status."""
+    """Return the value of a driver call; ResourceError if the driver has no memory for it, and
+    KernelError "`what` failed: ..." for any other error.
+    """
     status, *values = result
+    if int(status) == _OUT_OF_MEMORY:
+        raise ResourceError(
+            f"{what} failed: the GPU or the host has no memory left; free some "
+            "(torch.cuda.empty_cache()) and call it again"
+        )
     if int(status):
         _, text = driver().cuGetErrorString(status)
         remedy = "`python -m thunder_fuser doctor` tries the driver"
@@ -176,14 +184,8 @@ def beside_captures() -> Iterator[None]:
 
 
 def load_library(image: bytes) -> Any:
-    """Load a cubin into the driver; ResourceError if it has no memory for it."""
-    api = driver()
-    result = api.cuLibraryLoadData(image, [], [], 0, [], [], 0)
-    if result[0] == api.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-        raise ResourceError(
-            f"loading a compiled program of {len(image)} bytes failed: the GPU or the host has no "
-            "memory left; free some (torch.cuda.empty_cache()) and call it again"
-        )
+    """Load a cubin into the driver, which may leave the device's memory for `load_function`."""
+    result = driver().cuLibraryLoadData(image, [], [], 0, [], [], 0)
     return check(result, "loading a compiled program")
 
 

@@ -11,11 +11,12 @@ threads (autograd runs backwards in its own) could change before the driver read
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,18 +156,18 @@ class CudaLaunch:
         finally:
             idle[device] = prepared
         if status:
-            cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
+            with _final():
+                cuda_driver.check(
+                    (status,), f"launching kernel {self.kernel.name} on cuda:{device}"
+                )
         if torch._C._cuda_isCurrentStreamCapturing():
             self._program.loaded.is_kept = True
 
     def _prepare(self, device: int) -> _Prepared:
-        api = cuda_driver.driver()
-        cuda_driver.bind_context(device)
-        kernel = self.kernel
-        try:
+        api, kernel = cuda_driver.driver(), self.kernel
+        with _final():
+            cuda_driver.bind_context(device)
             function = self._program.function(kernel, device)
-        except (LimitError, LoadError, ResourceError) as error:
-            raise KernelError(str(error)) from error
         launch = api.cuLaunchCooperativeKernel if kernel.cooperative else api.cuLaunchKernel
         arguments = ArgumentBlock(kernel)
         # `cuLaunchKernel` has an additional parameter, `extra`.
@@ -174,6 +175,17 @@ class CudaLaunch:
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
         enqueue = functools.partial(launch, function, *geometry)
         return _Prepared(enqueue if 0 not in kernel.grid else _nothing, rest, arguments)
+
+
+@contextlib.contextmanager
+def _final() -> Iterator[None]:
+    """Turn errors of a compilation, after which torch may run a kernel's operations, into those of
+    a launch.
+    """
+    try:
+        yield
+    except (LimitError, LoadError, ResourceError) as error:
+        raise KernelError(str(error)) from error
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.errors import KernelError
+from thunder_fuser.errors import KernelError, ResourceError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 
 _log = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class Loaded:
 
     def unload(self) -> None:
         """Unload the libraries; all launches must have finished."""
-        for event in self._events:
-            cuda_driver.destroy_event(event)
+        while self._events:
+            cuda_driver.destroy_event(self._events.pop())
         for library in self.libraries.values():
             cuda_driver.unload_library(library)
 
@@ -86,5 +86,8 @@ def unload_retired() -> None:
                     loaded.unload()
                 else:
                     retired.append(loaded)
+            except ResourceError as error:
+                retired.append(loaded)
+                _log.info("a program is unloaded later: %s", error)
             except KernelError as error:  # a compilation does not fail for that
                 _log.info("a program stays loaded: %s", error)
