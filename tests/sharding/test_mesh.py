@@ -15,9 +15,13 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.sharding import DeviceMesh, Partial, Replicate, Shard, outer, propagate, simulate
+from thunder_fuser.sharding.changes import next_change
 from thunder_fuser.sharding.communicators import ProcessGroups, peers
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import local_sizes, shard_of, whole_of
+
+HALF, COLUMNS = Shard(0, 4, 2), Shard(1, 4, 2)
+"""Of 8 rows and 8 columns."""
 
 
 def fusion_of(*sizes: int) -> Fusion:
@@ -136,6 +140,28 @@ def test_a_shard_becomes_partial_without_a_collective() -> None:
     local = evaluate(localise(found, 1), [torch.ones(4, 2).double()]).outputs[0]
     least = -torch.inf
     assert local.tolist() == [least, least, 4, 4, least, least, least, least]
+
+
+@pytest.mark.parametrize(
+    ("now", "target", "changes"),
+    [
+        # What is sliced before it is gathered is half as much.
+        ((HALF, Replicate()), (Replicate(), COLUMNS), [(1, COLUMNS), (0, Replicate())]),
+        ((Partial(), Partial()), (HALF, COLUMNS), [(0, HALF), (1, COLUMNS)]),
+        # Both want what the other one has.
+        ((HALF, COLUMNS), (COLUMNS, HALF), [(0, Replicate()), (1, HALF), (0, COLUMNS)]),
+        # A shard that becomes partial leaves its digit to others.
+        ((HALF, Replicate()), (Partial(), HALF), [(0, Partial()), (1, HALF)]),
+        ((Partial("max"), HALF), (HALF, Partial()), [(0, Replicate()), (1, Partial()), (0, HALF)]),
+    ],
+)
+def test_axes_change_one_after_the_other(now: Any, target: Any, changes: Any) -> None:
+    found = []
+    while now != target:
+        found.append(next_change((8, 8), now, target))
+        axis, placement = found[-1]
+        now = (*now[:axis], placement, *now[axis + 1 :])
+    assert found == changes
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

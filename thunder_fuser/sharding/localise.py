@@ -37,6 +37,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.tables.collectives import REDUCTIONS, identity
+from thunder_fuser.sharding.changes import next_change
 from thunder_fuser.sharding.local_views import local_steps
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
@@ -214,24 +215,14 @@ class _Local:
     # ---- placements
 
     def _as(self, tensor: TensorView, source: Sharding, target: Sharding) -> TensorView:
-        """Change the sharding of a tensor. If several axes change, all are gathered or reduced
-        before any is sliced, so that no two axes share a digit in between, and reduced before any
-        gets an identity; a single axis changes directly.
-        """
+        """Change the sharding of a tensor, an axis at a time."""
         known = self.tensors.get((tensor, target))
         if known is not None:
             return known
         x, now = self.tensors[tensor, source], source
-        pairs = enumerate(zip(source, target, strict=True))
-        changed = {axis: (a, b) for axis, (a, b) in pairs if a != b}
-        # A shard that becomes partial waits for nobody, and leaves its digit to other axes.
-        spread = [axis for axis, (a, b) in changed.items() if _is_spread(a, b)]
-        others = [axis for axis in changed if axis not in spread]
-        if len(changed) > 1 or any(_is_other_partial(*ends) for ends in changed.values()):
-            for axis in others:
-                x, now = self._moved(x, tensor, now, axis, REPLICATE)
-        for axis in (*spread, *others):
-            x, now = self._moved(x, tensor, now, axis, target[axis])
+        while now != target:
+            axis, placement = next_change(tensor.sizes, now, target)
+            x, now = self._moved(x, tensor, now, axis, placement)
         self.tensors[tensor, target] = x
         return x
 
@@ -386,11 +377,3 @@ class _Local:
         return self.builder.reshape(
             x, [*sizes[:dim], above * source.size * below, *sizes[dim + 1 :]]
         )
-
-
-def _is_spread(source: Placement, target: Placement) -> bool:
-    return isinstance(source, Shard) and isinstance(target, Partial)
-
-
-def _is_other_partial(source: Placement, target: Placement) -> bool:
-    return isinstance(source, Partial) and isinstance(target, Partial)

@@ -145,9 +145,14 @@ def check_shard(shard: Shard, extent: int) -> None:
         )
 
 
+def reductions_of(sharding: Sequence[Placement]) -> dict[str, int]:
+    """Return the reductions of partial results, with a mesh axis of each."""
+    return {p.op: axis for axis, p in enumerate(sharding) if isinstance(p, Partial)}
+
+
 def check_partial(sharding: Sequence[Placement], name: str) -> None:
     """Raise FuserValueError for different reductions along different axes, whose order counts."""
-    ops = {p.op: axis for axis, p in enumerate(sharding) if isinstance(p, Partial)}
+    ops = reductions_of(sharding)
     if len(ops) > 1:
         told = ", ".join(f"{op} along mesh axis {axis}" for op, axis in ops.items())
         raise FuserValueError(
