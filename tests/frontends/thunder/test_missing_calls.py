@@ -84,3 +84,15 @@ def test_dropout_in_place() -> None:
     assert set(y.tolist()) == {1.0, 5.0}
     assert torch.equal(x.grad, y.detach() - 1)
     assert torch.equal(jit(lambda x: F.dropout(x * 2, 0.5, False, True))(x), x * 2)
+
+
+def test_transformer_layers_serve() -> None:
+    """In eager code whole layers are one kernel for inference, which no trace knows."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, batch_first=True).eval()
+    net = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    x, padding = torch.randn(2, 5, 16), torch.arange(5).expand(2, -1) >= torch.tensor([[5], [3]])
+    with torch.no_grad():
+        found = jit(net)(x, src_key_padding_mask=padding)
+        expected = net(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(found[~padding], expected[~padding])

@@ -17,6 +17,8 @@ kernel than its function, and in a sum the number is the second operand, which `
 
 *The dtype of a tensor*, which is torch's to the code that is traced.
 
+*Kernels of whole transformer layers*, which torch takes for inference: Thunder does not know them.
+
 *Dynamo's graphs*, whose code torch generates at their first call. Thunder would interpret the code
 generation, too, and fails on it with torch 2.12, for every graph; so it is called opaquely.
 """
@@ -136,6 +138,7 @@ def lookasides() -> dict[Function, Function]:
     )
     # Code asks what torch's dtype is, or has, by `is`, as a key, or by an attribute.
     found[TensorProxy.dtype.fget] = lambda x: dtypes.to_torch_dtype(x.dtype)
+    found[torch.backends.mha.get_fastpath_enabled] = lambda: False
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
