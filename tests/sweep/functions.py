@@ -137,6 +137,8 @@ BINARY: Mapping[str, Function] = {
     "bce none": lambda a, b: F.binary_cross_entropy(
         a.clamp(0, 1).nan_to_num(0.5), b.clamp(0, 1).nan_to_num(0.5), reduction="none"
     ),
+    "margin ranking": lambda a, b: F.margin_ranking_loss(a, b, b, margin=0.5, reduction="none"),
+    "hinge": lambda a, b: F.hinge_embedding_loss(a, torch.sign(b), reduction="none"),
     "bce logits none": lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction="none"),
     "kl_div none": lambda a, b: F.kl_div(a, b, reduction="none"),
     "soft margin": lambda a, b: F.soft_margin_loss(a, b, reduction="none"),

@@ -44,6 +44,12 @@ CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "bce": lambda x, y: F.binary_cross_entropy_with_logits(
         x, y.sigmoid(), reduction="sum", pos_weight=x.new_full((6,), 1.5)
     ),
+    "bce of probabilities": lambda x, y: F.binary_cross_entropy(
+        x.sigmoid(), y.sigmoid(), weight=y.new_full((6,), 1.5)
+    ),
+    "gaussian": lambda x, y: F.gaussian_nll_loss(x, y, F.softplus(y), full=True),
+    "margins": lambda x, y: F.margin_ranking_loss(x, y, torch.sign(x.detach()), margin=0.5),
+    "hinge": lambda x, y: F.hinge_embedding_loss(x * y, torch.sign(y.detach())),
     "kl_div": lambda x, y: F.kl_div(x, y.softmax(-1), reduction="batchmean"),
     "kl_div of logarithms": lambda x, y: F.kl_div(x, y, log_target=True, reduction="sum"),
     "poisson": lambda x, y: F.poisson_nll_loss(x, y),

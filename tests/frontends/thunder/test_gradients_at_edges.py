@@ -52,6 +52,21 @@ def test_cosine_embedding_loss_of_no_vector() -> None:
     )
 
 
+def test_binary_cross_entropy_of_what_is_certain() -> None:
+    """Logarithms are bounded in the loss, and the quotient in its gradient."""
+    inputs = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.5, 1e-30, 1 - 6e-8])
+    targets = torch.tensor([0.0, 1.0, 1.0, 0.0, 0.3, 1.0, 0.2])
+    same_as_eager(lambda x, t: F.binary_cross_entropy(x, t, reduction="none"), inputs, targets)
+
+
+def test_gaussian_loss_of_variances_below_eps() -> None:
+    same_as_eager(
+        lambda x, v: F.gaussian_nll_loss(x, x * 0.5, v, eps=0.25, reduction="none"),
+        ROWS,
+        torch.tensor([[0.0], [0.1], [0.25], [1.0], [3.0]], dtype=torch.float64),
+    )
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum", "batchmean"])
 @pytest.mark.parametrize("is_log", [False, True])
 def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> None:

@@ -6,19 +6,18 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *Cross-entropy with label smoothing*, where Thunder counts the ignored classes in the mean.
 
-*Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
-with a number, `logsumexp` of integers.
+*Calls whose operands or arguments Thunder takes in another way* (`as_in_torch.py`).
 
 *Reflected operators of a number and a complex tensor*: torch's operator for a quotient runs another
 kernel than its function, and in a sum the number is the second operand, which `alpha` scales.
 
-*Remainders of 16-bit floats by a number*, which torch rounds to their dtype.
-
-*Floor division by a number* that is 0 in the dtype that torch computes in, and not in Python's.
-
 *Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
 
-*Batch norms of empty tensors*, which in torch leave the running statistics as they are.
+*New tensors* by functions that Thunder does not know.
+
+*The dtype of a tensor*, which is torch's to the code that is traced.
+
+*Kernels of whole transformer layers*, which torch takes for inference: Thunder does not know them.
 
 *Dynamo's graphs*, whose code torch generates at their first call. Thunder would interpret the code
 generation, too, and fails on it with torch 2.12, for every graph; so it is called opaquely.
@@ -41,11 +40,16 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
+from thunder_fuser.frontends.thunder.as_in_torch import (
+    AS_IN_TORCH,
+    difference,
+    in_dtype_of,
+    quotient_in_dtype,
+)
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
-from thunder_fuser.frontends.thunder.claims.operands import is_static, rounded_number
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
+from thunder_fuser.frontends.thunder.composites.creation import CREATION
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
-from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
 
 Function = Callable[..., Any]
 
@@ -90,7 +94,7 @@ _SECOND_NAMES = {
 def lookasides() -> dict[Function, Function]:
     """Return the replacements, by the function that they replace."""
     found: dict[Function, Function] = {}
-    for name, typed in _AS_IN_TORCH.items():
+    for name, typed in AS_IN_TORCH.items():
         symbol = getattr(ltorch, name)
         calls = [f for f, s in ltorch._torch_to_thunder_function_map.items() if s is symbol]
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
@@ -110,6 +114,7 @@ def lookasides() -> dict[Function, Function]:
     for name, function in PARTS.items():
         for theirs, symbol in _named(name):
             found[theirs] = found[symbol] = _in_parts(function, symbol)
+    found.update(CREATION)
     for theirs, symbol in _registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
@@ -118,19 +123,22 @@ def lookasides() -> dict[Function, Function]:
     found[TensorProxy.__pow__] = found[ltorch.pow]
     found[TensorProxy.__ipow__] = found[ltorch.pow_]
     found[TensorProxy.__sub__] = found[ltorch.sub]
-    found[TensorProxy.__rsub__] = lambda x, other: _difference(ltorch.sub, other, x)
+    found[TensorProxy.__rsub__] = lambda x, other: difference(ltorch.sub, other, x)
     found[TensorProxy.__isub__] = found[ltorch.sub_]
     # torch adds the number to the tensor, in either order of the operands.
     found[TensorProxy.__radd__] = ltorch.add
     found[TensorProxy.__rtruediv__] = _number_divided
     # Thunder looks up methods for these that it does not define.
     found[TensorProxy.__mod__] = found[ltorch.remainder]
-    found[TensorProxy.__rmod__] = lambda x, other: _quotient_in_dtype(ltorch.remainder, other, x)
+    found[TensorProxy.__rmod__] = lambda x, other: quotient_in_dtype(ltorch.remainder, other, x)
     found[TensorProxy.__imod__] = ltorch.remainder_
     found[TensorProxy.__floordiv__] = found[ltorch.floor_divide]
     found[TensorProxy.__rfloordiv__] = lambda x, other: ltorch.floor_divide(
-        _in_dtype_of(other, x), x
+        in_dtype_of(other, x), x
     )
+    # Code asks what torch's dtype is, or has, by `is`, as a key, or by an attribute.
+    found[TensorProxy.dtype.fget] = lambda x: dtypes.to_torch_dtype(x.dtype)
+    found[torch.backends.mha.get_fastpath_enabled] = lambda: False
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
@@ -242,55 +250,6 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
     return x
 
 
-def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
-    """A bool tensor to the power of a bool number is bool: True for False, itself for True."""
-    if _is_bool(x) and type(exponent) is bool:
-        union = ltorch.bitwise_or if symbol is ltorch.pow else ltorch.bitwise_or_
-        return union(x, not exponent)
-    return symbol(x, exponent)
-
-
-def _difference(symbol: Symbol, *operands: Any, **options: Any) -> TensorProxy:
-    """Raise RuntimeError for bools, as torch does; Thunder converts them to numbers."""
-    if any(_is_bool(x) or type(x) is bool for x in operands):
-        raise RuntimeError(
-            "Subtraction, the `-` operator, with a bool tensor or number is not supported. To "
-            "invert a mask, use `~` or torch.logical_not(); else convert it to numbers first"
-        )
-    return symbol(*operands, **options)
-
-
-def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> TensorProxy:
-    """Convert the fill value of a bool tensor to bool."""
-    return symbol(x, mask, bool(value) if _is_bool(x) and type(value) in (int, float) else value)
-
-
-def _logsumexp(
-    symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
-) -> TensorProxy:
-    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around."""
-    if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
-        x = ltorch.to(x, torch.get_default_dtype())
-    return symbol(x, dim, keepdim)
-
-
-def _batch_norm(
-    symbol: Symbol,
-    input: Any,
-    running_mean: TensorProxy | None = None,
-    running_var: TensorProxy | None = None,
-    weight: TensorProxy | None = None,
-    bias: TensorProxy | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> TensorProxy:
-    """Leave the running statistics of an empty input as they are."""
-    if isinstance(input, TensorProxy) and is_static(input.shape) and 0 in input.shape:
-        return symbol(input, None, None, weight, bias, True, momentum, eps)
-    return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
-
-
 def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
     """`number / x`, which torch's operator computes as a product with the reciprocal. For real
     numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
@@ -299,70 +258,6 @@ def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
     if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
         return ltorch.mul(ltorch.reciprocal(x), number)
     return ltorch.true_divide(number, x)
-
-
-def _quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
-    """Remainders of 16-bit floats: torch rounds a number to their dtype, as it does a tensor."""
-    return symbol(_in_dtype_of(x, other), _in_dtype_of(other, x))
-
-
-def _in_dtype_of(number: Any, x: Any) -> Any:
-    """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
-    if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
-        return number
-    if type(number) is float:
-        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
-    if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
-        return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
-    return number
-
-
-def _floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
-    """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
-    return symbol(x, _as_computed(divisor, x))
-
-
-def _div(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
-    if rounding_mode == "trunc" and symbol is ltorch.div:
-        return TRUNC_DIVIDE(x, divisor)
-    if rounding_mode == "floor":
-        divisor = _as_computed(divisor, x)
-    return symbol(x, divisor, rounding_mode=rounding_mode)
-
-
-def _as_computed(number: Any, x: Any) -> Any:
-    """Round a float beside a tensor to the precision that torch computes in."""
-    if type(number) is not float or not isinstance(x, TensorProxy):
-        return number
-    stored = dtypes.to_torch_dtype(x.dtype)
-    result = torch.get_default_dtype() if dtypes.is_exact_dtype(x.dtype) else stored
-    return number if result is torch.float64 else rounded_number(number, torch.float32)
-
-
-_HALVES = (dtypes.float16, dtypes.bfloat16)
-
-
-def _is_bool(x: Any) -> bool:
-    return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
-
-
-_AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
-    "pow": _pow,
-    "pow_": _pow,
-    "sub": _difference,
-    "sub_": _difference,
-    "masked_fill": _masked_fill,
-    "masked_fill_": _masked_fill,
-    "logsumexp": _logsumexp,
-    "batch_norm": _batch_norm,
-    "floor_divide": _floor_divide,
-    "floor_divide_": _floor_divide,
-    "div": _div,
-    "div_": _div,
-    "fmod": _quotient_in_dtype,
-    "remainder": _quotient_in_dtype,
-}
-"""Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""
 
 
 def _cross_entropy(

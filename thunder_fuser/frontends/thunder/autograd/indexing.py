@@ -1,19 +1,23 @@
-"""Grad transform of `index_put`, which stays with torch.
+"""Grad transforms of writes at indices, which stay with torch, and of diagonals.
 
-Thunder's own gives the gradient of the values to the indices.
+Thunder's own of `index_put` gives the gradient of the values to the indices; it has none of
+`index_add`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import thunder.torch as ltorch
 from thunder import clang
-from thunder.core.prims import get_grad, put_grad
+from thunder.core import prims
+from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
+from thunder.core.utils import canonicalize_dims
 from thunder.extend import FusionExecutor
 
-from thunder_fuser.frontends.thunder.autograd.rules import put_to
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, put_to
+from thunder_fuser.frontends.thunder.composites.arguments import places
 
 
 def register(executor: FusionExecutor) -> None:
@@ -43,3 +47,30 @@ def _gradient(
     put_grad(a, g if accumulate else ltorch.index_put(g, indices, nothing, False))
     put_to(values, g[tuple(indices)])
     return result
+
+
+def _index_add(a: TensorProxy, index: TensorProxy, value: TensorProxy, dim: int) -> TensorProxy:
+    result: TensorProxy = prims.index_add(a, index, value, dim)
+    g = get_grad(result)
+    put_grad(a, g)
+    put_grad(value, ltorch.reshape(ltorch.index_select(g, dim, index), value.shape))
+    return result
+
+
+def _diagonal(a: TensorProxy, /, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
+    """Each element finds its gradient; Thunder's own adds the diagonal's to zeros, at indices."""
+    result: TensorProxy = ltorch.diagonal(a, offset, dim1, dim2)
+    g = get_grad(result)
+    axes = canonicalize_dims(a.ndim, (dim1, dim2))
+    before = max(-offset, 0)
+    g = ltorch.unsqueeze(ltorch.pad(g, (before, a.shape[axes[0]] - before - g.shape[-1])), -1)
+    g = ltorch.movedim(g, (-2, -1), tuple(axes))
+    is_diagonal = places(a, axes[1]) - places(a, axes[0]) == offset
+    put_grad(a, ltorch.where(is_diagonal, g, 0.0))
+    return result
+
+
+RULES: Mapping[PrimIDs | str, Rule] = {
+    PrimIDs.INDEX_ADD: _index_add,
+    ltorch.diagonal.id: _diagonal,
+}

@@ -11,6 +11,10 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
 from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.losses import BINARY_CROSS_ENTROPY, bounded
+
+_LEAST = 1e-12
+"""Torch divides by no smaller variance of a probability."""
 
 
 def _nll_loss(
@@ -45,6 +49,19 @@ def total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) 
     return ltorch.sum(ltorch.where(ltorch.flatten(counts), chosen, 0))
 
 
+def _binary_cross_entropy(
+    x: TensorProxy, t: TensorProxy, weight: TensorProxy | None = None
+) -> TensorProxy:
+    result: TensorProxy = BINARY_CROSS_ENTROPY(x, t, weight)
+    g = get_grad(result)
+    g = g if weight is None else g * weight
+    variance = (1 - x) * x
+    put_grad(x, g * (x - t) / ltorch.where(variance < _LEAST, _LEAST, variance))
+    put_grad(t, g * (bounded(ltorch.log1p(-x)) - bounded(ltorch.log(x))))
+    return result
+
+
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.nll_loss": _nll_loss,
+    BINARY_CROSS_ENTROPY.id: _binary_cross_entropy,
 }

@@ -17,9 +17,11 @@ from thunder_fuser.frontends.thunder.composites import (
     interpolation,
     losses,
     movement,
+    noise,
     pointwise,
     pools,
     products,
+    recurrent,
     reductions,
 )
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual
@@ -35,5 +37,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **pools.PARTS,
     **interpolation.PARTS,
     **attention.PARTS,
+    **recurrent.PARTS,
+    **noise.PARTS,
 }
 """Decompositions by the function's path below `torch`; tensor methods of that name share them."""

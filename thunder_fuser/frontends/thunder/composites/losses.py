@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.composites.arguments import (
     Unusual,
+    constant,
     floats,
     rounded,
     wide,
@@ -75,6 +78,43 @@ def _huber_loss(
     z = ltorch.abs(wide(input) - wide(target))
     losses = ltorch.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta))
     return _reduced(rounded(losses, input), reduction, None, None)
+
+
+def _of_probabilities(
+    x: TensorProxy, t: TensorProxy, weight: TensorProxy | None = None
+) -> TensorProxy:
+    losses = (t - 1) * bounded(ltorch.log1p(-x)) - t * bounded(ltorch.log(x))
+    return losses if weight is None else losses * weight
+
+
+def bounded(x: TensorProxy) -> TensorProxy:
+    """A logarithm, bounded as in torch, which has a finite loss of probabilities of 0 and 1."""
+    return ltorch.where(x < -100.0, -100.0, x)
+
+
+BINARY_CROSS_ENTROPY = Symbol(
+    "binary_cross_entropy", meta=_of_probabilities, id="binary_cross_entropy_in_parts"
+)
+"""Losses of probabilities, targets and weights of one shape, as a call: its gradient is not that of
+its parts, which have none where a logarithm is bounded.
+"""
+
+
+def _binary_cross_entropy(
+    input: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(input, target)
+    given = [wide(input), wide(target)]
+    if weight is not None:
+        floats(weight)
+        given.append(ltorch.expand(wide(weight), input.shape))
+    losses = BINARY_CROSS_ENTROPY(*given)
+    return _reduced(rounded(losses, input), reduction, size_average, reduce)
 
 
 def _binary_cross_entropy_with_logits(
@@ -147,6 +187,59 @@ def _soft_margin_loss(
     return _reduced(rounded(losses, input), reduction, size_average, reduce)
 
 
+def _margin_ranking_loss(
+    input1: TensorProxy,
+    input2: TensorProxy,
+    target: TensorProxy,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(input1, input2)
+    _pair(input1, target)
+    losses = ltorch.clamp(-target * (input1 - input2) + margin, 0.0, None)
+    return _reduced(losses, reduction, size_average, reduce)
+
+
+def _hinge_embedding_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    margin: float = 1.0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(input, target)
+    apart = ltorch.where(target != 1, ltorch.clamp(margin - input, 0.0, None), 0.0)
+    losses = apart + ltorch.where(target != -1, input, 0.0)
+    return _reduced(losses, reduction, size_average, reduce)
+
+
+def _gaussian_nll_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    var: TensorProxy | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> TensorProxy:
+    """Thunder cannot trace the call, which looks for negative variances. These count as `eps`."""
+    _pair(input, target)
+    if not isinstance(var, TensorProxy):
+        var = ltorch.full_like(input, var)
+    floats(var)
+    if var.shape == input.shape[:-1] != input.shape:
+        var = ltorch.unsqueeze(var, -1)
+    if var.dtype != input.dtype or var.shape not in (input.shape, (*input.shape[:-1], 1)):
+        raise Unusual
+    # The bound has no part in the gradient.
+    variance = var + constant(ltorch.where(var < eps, eps - var, 0.0))
+    losses = 0.5 * (ltorch.log(variance) + (input - target) ** 2 / variance)
+    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
+    return _reduced(losses, reduction, None, None)
+
+
 _COSINE_EPS = torch.tensor(1e-12, dtype=torch.float32).item()
 """Torch has this number in fp32, for all dtypes."""
 
@@ -197,9 +290,13 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "nn.functional.smooth_l1_loss": _smooth_l1_loss,
     "nn.functional.huber_loss": _huber_loss,
     "nn.functional.binary_cross_entropy_with_logits": _binary_cross_entropy_with_logits,
+    "nn.functional.binary_cross_entropy": _binary_cross_entropy,
     "nn.functional.kl_div": _kl_div,
     "nn.functional.poisson_nll_loss": _poisson_nll_loss,
     "nn.functional.soft_margin_loss": _soft_margin_loss,
     "nn.functional.cosine_embedding_loss": _cosine_embedding_loss,
+    "nn.functional.margin_ranking_loss": _margin_ranking_loss,
+    "nn.functional.hinge_embedding_loss": _hinge_embedding_loss,
+    "nn.functional.gaussian_nll_loss": _gaussian_nll_loss,
     "nn.functional.triplet_margin_loss": _triplet_margin_loss,
 }

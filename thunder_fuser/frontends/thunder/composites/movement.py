@@ -248,6 +248,39 @@ def _dstack(tensors: Any) -> TensorProxy:
     return ltorch.cat([ltorch.unsqueeze(t, 2) if t.ndim == 2 else t for t in deep], 2)
 
 
+def _diagonal(x: TensorProxy, offset: int) -> TensorProxy:
+    """True on a diagonal of the last two dimensions."""
+    return places(x, x.ndim - 1) - places(x, x.ndim - 2) == offset
+
+
+def _diag(x: TensorProxy, diagonal: int = 0) -> TensorProxy:
+    floats(x)
+    if type(diagonal) is not int or x.ndim > 2:
+        raise Unusual
+    return ltorch.clone(ltorch.diagonal(x, diagonal)) if x.ndim == 2 else _diag_embed(x, diagonal)
+
+
+def _diag_embed(x: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
+    floats(x)
+    if not x.ndim or type(offset) is not int:
+        raise Unusual
+    axes = canonicalize_dims(x.ndim + 1, (dim1, dim2))
+    if axes[0] == axes[1]:
+        raise Unusual
+    before, behind = max(-offset, 0), max(offset, 0)
+    rows = ltorch.unsqueeze(ltorch.pad(x, (before, behind)), -1)
+    square = ltorch.expand(rows, (*rows.shape[:-1], rows.shape[-2]))
+    whole = ltorch.where(_diagonal(square, offset), square, 0.0)
+    return ltorch.movedim(whole, (-2, -1), tuple(axes))
+
+
+def _trace(x: TensorProxy) -> TensorProxy:
+    floats(x)
+    if x.ndim != 2:
+        raise Unusual
+    return ltorch.sum(ltorch.diagonal(x))
+
+
 def _symbol(name: str, function: Callable[..., TensorProxy], id: str = "") -> Symbol:
     """A call in parts, whose result's memory format `trace/origin.py` finds by its id."""
     return Symbol(name, meta=function, id=id or f"{name}_in_parts")
@@ -272,6 +305,9 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "row_stack": _stacked(0, 2),
     "dstack": _dstack,
     "stack": _stack,
+    "diag": _diag,
+    "diag_embed": _diag_embed,
+    "trace": _trace,
     "ravel": _ravel,
     "sum_to_size": _sum_to_size,
     "nn.functional.pixel_shuffle": _pixel_shuffle,

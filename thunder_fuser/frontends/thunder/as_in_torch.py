@@ -1,0 +1,154 @@
+"""Calls whose operands or arguments Thunder takes in another way than torch.
+
+*Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
+with a number, `logsumexp` of integers.
+
+*Remainders of 16-bit floats by a number*, which torch rounds to their dtype.
+
+*Floor division by a number* that is 0 in the dtype that torch computes in, and not in Python's.
+
+*Batch norms of empty tensors*, which in torch leave the running statistics as they are.
+
+*Variances by `unbiased`*, an argument that Thunder does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+
+from thunder_fuser.frontends.thunder.claims.operands import is_static, rounded_number
+from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
+
+
+def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
+    """A bool tensor to the power of a bool number is bool: True for False, itself for True."""
+    if _is_bool(x) and type(exponent) is bool:
+        union = ltorch.bitwise_or if symbol is ltorch.pow else ltorch.bitwise_or_
+        return union(x, not exponent)
+    return symbol(x, exponent)
+
+
+def difference(symbol: Symbol, *operands: Any, **options: Any) -> TensorProxy:
+    """Raise RuntimeError for bools, as torch does; Thunder converts them to numbers."""
+    if any(_is_bool(x) or type(x) is bool for x in operands):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor or number is not supported. To "
+            "invert a mask, use `~` or torch.logical_not(); else convert it to numbers first"
+        )
+    return symbol(*operands, **options)
+
+
+def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> TensorProxy:
+    """Convert the fill value of a bool tensor to bool."""
+    return symbol(x, mask, bool(value) if _is_bool(x) and type(value) in (int, float) else value)
+
+
+def _logsumexp(
+    symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
+) -> TensorProxy:
+    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around."""
+    if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
+        x = ltorch.to(x, torch.get_default_dtype())
+    return symbol(x, dim, keepdim)
+
+
+def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take `(x, unbiased)` and `(x, dim, unbiased, keepdim)`, also by keyword."""
+    given = dict(zip(("dim", "unbiased", "keepdim"), args, strict=False))
+    if type(given.get("dim")) is bool:
+        given = {"unbiased": given["dim"]}
+    given |= kwargs
+    if (unbiased := given.pop("unbiased", None)) is not None:
+        given["correction"] = int(unbiased)
+    return symbol(x, **given)
+
+
+def _batch_norm(
+    symbol: Symbol,
+    input: Any,
+    running_mean: TensorProxy | None = None,
+    running_var: TensorProxy | None = None,
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> TensorProxy:
+    """Leave the running statistics of an empty input as they are."""
+    if isinstance(input, TensorProxy) and is_static(input.shape) and 0 in input.shape:
+        return symbol(input, None, None, weight, bias, True, momentum, eps)
+    return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
+    """Remainders of 16-bit floats: torch rounds a number to their dtype, as it does a tensor."""
+    return symbol(in_dtype_of(x, other), in_dtype_of(other, x))
+
+
+def in_dtype_of(number: Any, x: Any) -> Any:
+    """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
+    if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
+        return number
+    if type(number) is float:
+        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
+    if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
+        return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
+    return number
+
+
+def _floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
+    """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
+    return symbol(x, _as_computed(divisor, x))
+
+
+def _div(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
+    if rounding_mode == "trunc" and symbol is ltorch.div:
+        return TRUNC_DIVIDE(x, divisor)
+    if rounding_mode == "floor":
+        divisor = _as_computed(divisor, x)
+    return symbol(x, divisor, rounding_mode=rounding_mode)
+
+
+def _as_computed(number: Any, x: Any) -> Any:
+    """Round a float beside a tensor to the precision that torch computes in."""
+    if type(number) is not float or not isinstance(x, TensorProxy):
+        return number
+    stored = dtypes.to_torch_dtype(x.dtype)
+    result = torch.get_default_dtype() if dtypes.is_exact_dtype(x.dtype) else stored
+    return number if result is torch.float64 else rounded_number(number, torch.float32)
+
+
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def _is_bool(x: Any) -> bool:
+    return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
+
+
+AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
+    "pow": _pow,
+    "pow_": _pow,
+    "sub": difference,
+    "sub_": difference,
+    "masked_fill": _masked_fill,
+    "masked_fill_": _masked_fill,
+    "logsumexp": _logsumexp,
+    "batch_norm": _batch_norm,
+    "std": _variance,
+    "var": _variance,
+    "var_mean": _variance,
+    "floor_divide": _floor_divide,
+    "floor_divide_": _floor_divide,
+    "div": _div,
+    "div_": _div,
+    "fmod": quotient_in_dtype,
+    "remainder": quotient_in_dtype,
+}
+"""Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""

@@ -1,0 +1,54 @@
+"""New tensors by functions that Thunder does not know, for which it raises an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
+
+
+def _eye(n: int, m: int | None = None, **options: Any) -> TensorProxy:
+    """An identity matrix, of ones where row and column are the same."""
+    columns = n if m is None else m
+    ones = ltorch.ones(n, columns, **_known("eye", options))
+    rows = ltorch.unsqueeze(ltorch.arange(n, device=ones.device), 1)
+    is_diagonal = rows == ltorch.arange(columns, device=ones.device)
+    return ltorch.where(is_diagonal, ones, ltorch.zeros_like(ones))
+
+
+def _linspace(start: Any, end: Any, steps: int, **options: Any) -> TensorProxy:
+    """Equal steps, those of the second half counted from the end, as in torch."""
+    kept = _known("linspace", options)
+    if not all(type(n) in (int, float) for n in (start, end)) or type(steps) is not int:
+        raise NotImplementedError(
+            f"linspace({start}, {end}, {steps}): expected two numbers and an int; compute it from "
+            "torch.arange"
+        )
+    result = ltorch.zeros(steps, **kept)
+    if not dtypes.is_float_dtype(result.dtype):
+        raise NotImplementedError(f"linspace of {result.dtype}: ask for floats, and convert them")
+    count = ltorch.to(ltorch.arange(steps, device=result.device), wide(result).dtype)
+    step = (end - start) / max(steps - 1, 1)
+    ascending = start + step * count
+    descending = end - step * ((steps - 1) - count)
+    return rounded(ltorch.where(count < steps // 2 + (steps == 1), ascending, descending), result)
+
+
+def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dtype and device of a new tensor; raise for what a trace cannot have."""
+    if options.get("out") is not None:
+        raise NotImplementedError(f"{name}(.., out=..): leave out `out`, and copy the result to it")
+    return {k: v for k, v in options.items() if k in ("dtype", "device") and v is not None}
+
+
+CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
+    torch.eye: _eye,
+    torch.linspace: _linspace,
+}
+"""Replacements by torch's function."""
