@@ -14,6 +14,7 @@ from thunder_fuser.frontends.thunder.plans.segmented import segments
 from thunder_fuser.frontends.thunder.trace import (
     broadcasts,
     dtype_comparisons,
+    layouts,
     module_hooks,
     repeated_arguments,
     update_gradients,
@@ -34,6 +35,7 @@ __all__ = [
 recipes.register()
 broadcasts.register()
 dtype_comparisons.register()
+layouts.register()
 module_hooks.register()
 repeated_arguments.register()
 update_gradients.register()
