@@ -48,7 +48,8 @@ def _strides_of(x: TensorProxy) -> _Strides:
     _, strides = _noted.get(get_compile_data(), {}).get(id(x.history), (None, ()))
     if len(strides) == x.ndim:
         return strides
-    return torch.empty(x.shape, device="meta").stride()
+    dense: _Strides = torch.empty(x.shape, device="meta").stride()
+    return dense
 
 
 def copying_calls(
