@@ -131,12 +131,6 @@ CODES = (
         "with options(fuel=0):\n    jit(torch.sin)(x)",
     ),
     Code(
-        "grad",
-        "a tensor that requires gradients is updated in place",
-        "update under `no_grad`",
-        "jit(lambda w: w.mul_(2))(torch.nn.Parameter(x))",
-    ),
-    Code(
         "grid_split",
         "blocks would share rows, and what waits for the result allows no such kernel",
         _ANOTHER,

@@ -277,7 +277,7 @@ def test_updates_and_reductions_are_one_fusion() -> None:
     assert len(report.fusion.updates) == 2
 
 
-def test_an_update_of_what_requires_grad_stays_with_torch() -> None:
+def test_an_update_of_a_leaf_that_requires_grad_raises() -> None:
     def program(x: Any, y: Any) -> Any:
         return x.add_(y)
 

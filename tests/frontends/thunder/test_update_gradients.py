@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import thunder_fuser
 from tests.frontends.thunder.aliasing import interpreted
 from tests.frontends.thunder.aliasing_programs import random_aliasing_program
 from tests.frontends.thunder.programs import flat, jit
+from thunder_fuser.frontends.thunder.symbol import call_of
 
 
 def row(a: Any) -> Any:
@@ -127,26 +128,90 @@ def row_of_an_argument(a: Any) -> Any:
     return a
 
 
+def view_of_a_view_of_an_argument(a: Any) -> Any:
+    a.t()[1:].t().mul_(2)
+    return a * a
+
+
+def views_are_returned(a: Any) -> Any:
+    v = a[1:]
+    a.mul_(2)
+    return v, a[0], a.t()
+
+
 def argument_without_gradients(a: Any) -> Any:
     with torch.no_grad():
         a.mul_(2)
     return a * a
 
 
+def filled_by_its_sum(a: Any) -> Any:
+    a.copy_(a.sum())
+    return a * a
+
+
+def transposed_attribute(a: Any) -> Any:
+    v = a.mT
+    v.mul_(2)
+    a.sin_()
+    return v * a.T
+
+
+def repeated_view(a: Any) -> Any:
+    row = a.select(1, 1)
+    y = row.repeat(2, 1)
+    row.mul_(0.5)
+    y.add_(1)
+    return y, a * 1
+
+
+def zeroed(a: Any) -> Any:
+    a.zero_()
+    a.add_(1)
+    return a
+
+
+def every_other_row(a: Any) -> Any:
+    a[::2] = a[1::2] * 3
+    a[:, 1:] += a[:, :-1] * 2
+    a[..., 0] = 1
+    a[1, 1:] *= 3
+    return a * a
+
+
+def rounded_quotient(a: Any) -> Any:
+    b = a * 1
+    b.div_(a + 3, rounding_mode="trunc")
+    return a * b
+
+
 PROGRAMS = [
     *(row, base_of_a_view, two_views, steps, without_gradients, two_memories, repeated),
     *(written_over, filled_by_rows, selected_and_narrowed, view_of_a_view, returned, argument),
     *(argument_that_is_returned, activation, sum_into_an_argument, view_of_an_argument),
-    *(row_of_an_argument, argument_without_gradients),
+    *(row_of_an_argument, argument_without_gradients, views_are_returned),
+    *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
+    *(zeroed, every_other_row, rounded_quotient),
 ]
 
 
+ARGUMENTS: dict[str, Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]] = {
+    "results": lambda leaves: [x * 1 for x in leaves],
+    "views": lambda leaves: [(x * 1)[None][0] for x in leaves],
+    "one without gradients": lambda leaves: [leaves[0].detach() * 1, *(x * 1 for x in leaves[1:])],
+}
+"""What a program is given, made of leaves."""
+
+
 def gradients(
-    program: Callable[..., Any], *inputs: torch.Tensor, reads_arguments: bool = False
+    program: Callable[..., Any],
+    *inputs: torch.Tensor,
+    reads_arguments: bool = False,
+    arguments: str = "results",
 ) -> list[torch.Tensor]:
     """Values of results and arguments, then the gradients of leaves that arguments are made of."""
     leaves = [x.double().requires_grad_() for x in inputs]
-    given = [x * 1 for x in leaves]
+    given = ARGUMENTS[arguments](leaves)
     results = [x for x in flat(program(*given)) if isinstance(x, torch.Tensor)]
     read = [x for x in (*results, *(given if reads_arguments else ())) if x.requires_grad]
     values = [x.detach().clone() for x in (*results, *given)]
@@ -156,15 +221,71 @@ def gradients(
     return [*values, *(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)]
 
 
-@pytest.mark.parametrize("reads_arguments", [False, True], ids=["results", "arguments too"])
+@pytest.mark.parametrize("arguments", ["results", "views"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_gradient_is_that_of_eager_code(program: Any, reads_arguments: bool) -> None:
+def test_the_gradient_is_that_of_eager_code(program: Any, arguments: str) -> None:
     """Of results, and of what the caller makes of an updated argument after the call."""
     x = torch.linspace(-1, 1.5, 6).reshape(2, 3)
-    eager = gradients(program, x, reads_arguments=reads_arguments)
-    ours = gradients(jit(program), x, reads_arguments=reads_arguments)
-    for found, wanted in zip(ours, eager, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for reads_arguments in (False, True):
+        asked: dict[str, Any] = {"reads_arguments": reads_arguments, "arguments": arguments}
+        eager = gradients(program, x, **asked)
+        with interpreted():
+            ours = gradients(jit(program), x, **asked)
+        for found, wanted in zip(ours, eager, strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
+def reshaped(a: Any) -> Any:
+    v = a.reshape(-1)
+    a.mul_(2)
+    return v * v, a
+
+
+def reshaped_and_updated(a: Any) -> Any:
+    v = a.t().reshape(-1)
+    v.mul_(2)
+    return v.sum() + a
+
+
+def contiguous(a: Any) -> Any:
+    v = a.contiguous()
+    v.mul_(2)
+    return v * a
+
+
+def contiguous_of_a_result(a: Any) -> Any:
+    b = a * 2
+    v = b.t().contiguous()
+    v.sin_()
+    return v * v.sum() + b.t()
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "row-major": lambda: torch.arange(6.0).reshape(2, 3),
+    "transposed": lambda: torch.arange(6.0).reshape(3, 2).t(),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "program", [reshaped, reshaped_and_updated, contiguous, contiguous_of_a_result]
+)
+def test_strides_decide_what_is_a_view(program: Any, layout: str) -> None:
+    x = LAYOUTS[layout]()
+    with interpreted():
+        ours = gradients(jit(program), x, reads_arguments=True)
+    torch.testing.assert_close(ours, gradients(program, x, reads_arguments=True))
+
+
+def test_strides_that_decide_otherwise_are_refused() -> None:
+    compiled = jit(reshaped)
+    with interpreted():
+        compiled(torch.ones(3, 2).requires_grad_() * 1)
+        x = torch.ones(2, 3).t().requires_grad_() * 1
+        with pytest.raises(ValueError, match="reshape gives a view or a copy"):
+            compiled(x)
+        assert torch.equal(x, torch.ones(3, 2))
+        compiled(torch.ones(3, 4).requires_grad_()[:, 1:3] * 1)
 
 
 def product(a: Any, b: Any) -> Any:
@@ -191,11 +312,127 @@ def test_an_argument_twice_beside_an_update(call: Any) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_a_leaf_is_not_overwritten() -> None:
-    x = torch.linspace(-1, 1, 6).requires_grad_()
-    with pytest.raises(RuntimeError, match="leaf"):
-        jit(argument)(x)
-    assert torch.equal(x.detach(), torch.linspace(-1, 1, 6))
+def both(p: Any, x: Any) -> Any:
+    x.mul_(2)
+    y = x @ x.t()
+    p[0].mul_(2)
+    return y * p.sum()
+
+
+def unseen(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x[0]
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], Any], str]] = {
+    "a leaf": (argument, lambda x: x, "^a leaf Variable that requires"),
+    "its row": (row_of_an_argument, lambda x: x, "leaf Variable that requires grad is being used"),
+    "a view of it": (view_of_a_view_of_an_argument, lambda x: x, "^a view of a leaf Variable"),
+    "given as a view": (argument, lambda x: x[0], "^a view of a leaf Variable"),
+    "one of several views": (argument, lambda x: (x * 1).unbind(0)[1], "^Output 1 of UnbindBackw"),
+    "a view that autograd does not know": (argument, lambda x: unseen(x * 1), "no_grad mode"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_autograd_does_not_let_be_updated_is_not(case: str) -> None:
+    program, made, message = REFUSED[case]
+    for function in (program, jit(program)):
+        x = torch.linspace(-1, 1, 6).reshape(2, 3).clone().requires_grad_()
+        given = made(x)
+        before = given.detach().clone()
+        with interpreted(), pytest.raises(RuntimeError, match=message):
+            function(given)
+        assert torch.equal(given.detach(), before)
+
+
+def test_nothing_is_overwritten_before_a_leaf_is_refused() -> None:
+    """Eager code has updated `x` by then."""
+    p, x = torch.ones(2, 2).requires_grad_(), torch.ones(2, 2)
+    with interpreted(), pytest.raises(RuntimeError, match=r"^a view of a leaf Variable"):
+        jit(both)(p, x)
+    assert torch.equal(x, torch.ones(2, 2))
+
+
+def test_leaves_and_others_share_a_compilation() -> None:
+    compiled = jit(argument)
+    with interpreted():
+        for _ in range(2):
+            x = torch.linspace(-1, 1, 6).requires_grad_()
+            compiled(x * 1).sum().backward()
+            with pytest.raises(RuntimeError, match="leaf"):
+                compiled(x)
+    assert thunder.cache_misses(compiled) == 1
+
+
+def detached(a: Any) -> Any:
+    a.detach().mul_(2)
+    return a * a
+
+
+def test_a_leaf_is_updated_through_a_detached_view() -> None:
+    found = []
+    for program in (jit(detached), detached):
+        p = torch.arange(3.0, requires_grad=True)
+        with interpreted():
+            program(p).sum().backward()
+        assert p.is_leaf
+        found.append((p.detach(), p.grad))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("program", [activation, argument])
+def test_the_update_of_an_argument_is_one_kernel(program: Any) -> None:
+    compiled = jit(program)
+    x = torch.linspace(-1, 1.5, 6).requires_grad_()
+    with interpreted():
+        compiled(x * 1)
+    (symbol,) = [s for s in thunder.last_traces(compiled)[-1].bound_symbols if s.sym.is_fusion]
+    call = call_of(symbol)
+    assert call is not None
+    assert len(call.fusion.updates) == 1
+    assert call.plan().kernels == 1
+
+
+def test_a_backward_of_what_was_overwritten_raises() -> None:
+    for program in (jit(argument), argument):
+        x = torch.linspace(-1, 1.5, 6).requires_grad_()
+        given = x * 1
+        before = given.sin()
+        with interpreted():
+            program(given)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            before.sum().backward()
+
+
+def into_a_buffer(buffer: Any, x: Any) -> Any:
+    buffer[0] = x[1]
+    buffer.t()[1].add_(1)
+    return buffer * 2, buffer
+
+
+def scaled(buffer: Any, x: Any) -> Any:
+    buffer.mul_(x)
+
+
+def teacher(buffer: Any, x: Any) -> Any:
+    buffer.mul_(0.9).add_(x.detach().mean())
+    return x * buffer
+
+
+@pytest.mark.parametrize("program", [into_a_buffer, scaled, teacher])
+def test_a_buffer_has_the_gradient_of_what_is_written(program: Any) -> None:
+    """It requires gradients from then on, if what is written does."""
+    found = []
+    for function in (jit(program), program):
+        x = torch.linspace(-1, 1.5, 6).reshape(2, 3).requires_grad_()
+        buffer = torch.ones(2, 3)
+        with interpreted():
+            results = flat(function(buffer, x))
+        read = [y for y in (*results, buffer) if isinstance(y, torch.Tensor)]
+        sum((k + 1) * y.sin().sum() for k, y in enumerate(read)).backward()  # type: ignore[union-attr]
+        found.append([*(y.detach() for y in read), x.grad, torch.tensor(buffer.requires_grad)])
+    torch.testing.assert_close(*found)
 
 
 def momentum(p: Any, m: Any, g: Any) -> Any:
@@ -279,37 +516,34 @@ def test_updates_that_a_gathered_view_shows_are_refused(program: Any) -> None:
 
 
 KNOWN = (
-    "leaf Variable",
-    "created in no_grad mode",
     "Unknown attribute",
     "Shapes were expected",
     "gradients take for",
 )
-"""Errors of what Thunder does not trace, or of views of an argument that torch finds detached."""
+"""Errors of what Thunder does not trace."""
 
 
+@pytest.mark.parametrize("arguments", ARGUMENTS)
 @pytest.mark.parametrize("first", [0, 35])
-def test_gradients_of_random_programs(first: int) -> None:
+def test_gradients_of_random_programs(first: int, arguments: str) -> None:
     """Programs that eager code differentiates have its gradients, or raise what is known."""
     found: Counter[str] = Counter()
     for seed in range(first, first + 35):
         program = random_aliasing_program(seed)
+        asked: dict[str, Any] = {"reads_arguments": bool(seed % 2), "arguments": arguments}
         try:
-            eager = gradients(program.function, *program.inputs())
+            eager = gradients(program.function, *program.inputs(), **asked)
         except RuntimeError:
             continue
         try:
             with interpreted():
                 compiled = thunder.jit(program.function, executors=[thunder_fuser.executor])
-                ours = gradients(compiled, *program.inputs())
+                ours = gradients(compiled, *program.inputs(), **asked)
         except (RuntimeError, AttributeError) as error:
             if any(text in str(error) for text in KNOWN):
                 continue
             raise
         found["right"] += 1
-        if "contiguous" in program.source:
-            # It may be a copy or not, which no trace says.
-            continue
         for a, b in zip(ours, eager, strict=True):
             torch.testing.assert_close(a, b, msg=f"{seed}\n{program.source}")
     assert found["right"] >= 8

@@ -15,6 +15,7 @@ from thunder_fuser.frontends.thunder.trace import (
     broadcasts,
     dtype_comparisons,
     grad_rules,
+    layouts,
     module_hooks,
     repeated_arguments,
     update_gradients,
@@ -36,6 +37,7 @@ recipes.register()
 broadcasts.register()
 dtype_comparisons.register()
 grad_rules.register()
+layouts.register()
 module_hooks.register()
 repeated_arguments.register()
 update_gradients.register()

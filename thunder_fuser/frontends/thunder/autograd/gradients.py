@@ -20,6 +20,7 @@ from thunder_fuser.frontends.thunder.autograd import (
     pools,
     reductions,
     setitem,
+    updates,
 )
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
 
@@ -31,5 +32,6 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     **norms.RULES,
     **pools.RULES,
     **setitem.RULES,
+    **updates.RULES,
 }
 """Grad transforms by symbol id, which the executor registers."""

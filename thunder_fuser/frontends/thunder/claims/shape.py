@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims import setitem
@@ -29,15 +28,6 @@ def _refuse_pad(x: object, value: object, config: Sequence[tuple[int, int, int]]
 def _refuse_clone(x: object, **options: object) -> Refusal | None:
     if any(value is not None for value in options.values()):
         return Refusal("memory-format", f"a clone with {', '.join(options)} stays with torch")
-    return None
-
-
-def _refuse_update(
-    source: TensorProxy, target: TensorProxy, *, grad_enabled: bool
-) -> Refusal | None:
-    if grad_enabled and target.requires_grad:
-        # It is an error if the tensor is a leaf, which torch checks at run time.
-        return Refusal("grad", f"{target.name} requires grad: its update in place stays with torch")
     return None
 
 
@@ -117,5 +107,5 @@ CLAIMS = {
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
     **setitem.CLAIMS,
     PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, refuse_symbolic, lambda b, tensors: tensors[0]),
-    PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),
+    PrimIDs.COPY_: Claim(Role.UPDATE, refuse_symbolic, _update),
 }

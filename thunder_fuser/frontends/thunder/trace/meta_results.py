@@ -7,7 +7,8 @@ types at run time are torch's.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -41,6 +42,14 @@ def is_plain(proxy: object) -> TypeGuard[TensorProxy]:
 
 def types_in_torch(bsym: BoundSymbol) -> list[Type] | None:
     """Return the types of a symbol's results in torch, or None if it cannot run on meta tensors."""
+    found = on_meta(bsym, {})
+    return None if found is None else [Type(t.dtype, tuple(t.shape)) for t in found]
+
+
+def on_meta(bsym: BoundSymbol, known: Mapping[str, torch.Tensor]) -> list[torch.Tensor] | None:
+    """Return the results of a symbol in torch on meta tensors, those of `known` by name and
+    row-major ones for others; None if it cannot run on them.
+    """
     outs = bsym.flat_proxy_outs
     if not outs or not all(map(is_plain, outs)):
         return None
@@ -52,11 +61,11 @@ def types_in_torch(bsym: BoundSymbol) -> list[Type] | None:
             return None
         with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            args, kwargs = tree_map(_on_meta, (bsym.args, bsym.kwargs))
+            args, kwargs = tree_map(partial(_on_meta, known=known), (bsym.args, bsym.kwargs))
             given = tree_leaves(function(*args, **kwargs))
     except Exception:  # data dependent, or other arguments in torch: keep Thunder's types
         return None
-    found = [Type(t.dtype, tuple(t.shape)) for t in given if isinstance(t, torch.Tensor)]
+    found = [t for t in given if isinstance(t, torch.Tensor)]
     return found if len(found) == len(outs) else None
 
 
@@ -87,9 +96,11 @@ def _by_path(path: str) -> Callable[..., Any] | None:
     return found if head == "torch" and callable(found) else None
 
 
-def _on_meta(argument: object) -> object:
+def _on_meta(argument: object, known: Mapping[str, torch.Tensor]) -> object:
     """Convert a symbol's argument to torch: a meta tensor, a number, a dtype, the meta device."""
     if isinstance(argument, TensorProxy):
+        if argument.name in known:
+            return known[argument.name]
         dtype, shape = stated(argument)
         return torch.empty(shape, dtype=dtype, device="meta")
     if isinstance(argument, NumberProxy):

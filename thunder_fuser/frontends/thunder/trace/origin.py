@@ -189,25 +189,39 @@ class Recorded:
 
 def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
     """Map names in `joint` to those of the same values in `first` by value numbering: equal prims
-    on equal operands, matched in order of occurrence.
+    on equal operands, matched in order of occurrence. All names of one tensor are equal operands:
+    `first` has none of those that are given to it around updates in place.
     """
     same: dict[str, str] = {}
+    tensors: dict[str, str] = {}
+
+    def operand(name: str) -> str:
+        return tensors.get(name) or same.get(name, name)
 
     def number(prim: BoundSymbol) -> tuple[object, ...]:
         operands = (
-            same.get(x.name, x.name) if isinstance(x, Proxy) else repr(x)
+            operand(x.name) if isinstance(x, Proxy) else repr(x)
             for x in leaves_in((prim.args, prim.kwargs))
         )
         return prim.sym.id, *operands
 
+    def name(prim: BoundSymbol) -> None:
+        if prim.sym.id is PrimIDs.UPDATE_ALIASES:
+            pairs = zip(prim.flat_proxy_outs, prim.flat_proxy_args, strict=True)
+            tensors.update({new.name: operand(old.name) for new, old in pairs})
+        elif prim.sym.id is PrimIDs.COPY_:
+            tensors[prim.output.name] = operand(prim.args[1].name)
+
     known: dict[tuple[object, ...], deque[BoundSymbol]] = {}
     for prim in _leaves(first.bound_symbols):
         known.setdefault(number(prim), deque()).append(prim)
+        name(prim)
     for prim in _leaves(b for b in joint.bound_symbols if not is_backward(b)):
         if queue := known.get(number(prim)):
             found = queue.popleft()
             pairs = zip(prim.flat_proxy_outs, found.flat_proxy_outs, strict=False)
             same.update((new.name, old.name) for new, old in pairs)
+        name(prim)
     return same
 
 

@@ -12,13 +12,13 @@ updated view is the gradient of what was written, and the rest that of the root'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import dtypes, prims, transforms
+from thunder.core import dtypes, prims, transforms, update_aliases
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
@@ -26,7 +26,12 @@ from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
 
 from thunder_fuser.frontends.thunder.trace.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.updated_arguments import with_updated_results
+from thunder_fuser.frontends.thunder.trace.seen_updates import primitives
+from thunder_fuser.frontends.thunder.trace.updated_arguments import (
+    COPIES,
+    returned_by,
+    with_updated_results,
+)
 
 _original: Callable[..., Sequence[TensorProxy]] = transforms._grad_fn_map[PrimIDs.UPDATE_ALIASES]
 _on_trace_of_thunder: Callable[..., TraceCtx] = autodiff.grad_transform_on_trace
@@ -67,6 +72,7 @@ _BACK: Mapping[object, Callable[[TensorProxy, BoundSymbol], TensorProxy]] = {
     PrimIDs.RESHAPE: _reshape_back,
     PrimIDs.BROADCAST_IN_DIM: _broadcast_back,
     PrimIDs.SHALLOW_COPY: _reshape_back,
+    PrimIDs.STRIDE_ORDER: _reshape_back,
 }
 """Gradient of a view's operand, zeros where the view does not reach, by primitive."""
 
@@ -122,8 +128,12 @@ class _History:
     """Producers of the tensors of a trace, by primitives."""
 
     def __init__(self, trace: TraceCtx) -> None:
-        symbols = _primitives(trace.bound_symbols)
+        symbols = primitives(trace.bound_symbols)
         self._producers = {x.name: s for s in symbols for x in s.flat_proxy_outs}
+        # What torch allocates, though it be composed of views, such as `repeat`.
+        computed = (s for s in trace.bound_symbols if not update_aliases._is_view_creation_op(s))
+        self._copies = {x.name for s in computed for x in s.flat_proxy_outs}
+        self._copies.update(returned_by(trace).get(COPIES, ()))
 
     def aliases(
         self, tensors: Sequence[TensorProxy], gradients: Sequence[TensorProxy]
@@ -149,24 +159,22 @@ class _History:
                 break
         return name
 
+    def _view(self, name: str) -> BoundSymbol | None:
+        """Return the primitive that a tensor is made by if it is a view."""
+        maker = self._producers.get(name)
+        is_view = maker is not None and maker.sym.id in _BACK and name not in self._copies
+        return maker if is_view else None
+
     def _place(self, name: str, known: set[str]) -> _Place:
         """Return the place of a tensor in the first of the `known` ones that it is a view of."""
         found = _Place(name, ())
         views: tuple[BoundSymbol, ...] = ()
-        while (maker := self._producers.get(name)) is not None and maker.sym.id in _BACK:
+        while (maker := self._view(name)) is not None:
             views = (maker, *views)
             name = self._first_name(maker.args[0].name)
             if name in known:
                 found = _Place(name, views)
         return found
-
-
-def _primitives(symbols: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
-    for symbol in symbols:
-        if symbol.subsymbols:
-            yield from _primitives(symbol.subsymbols)
-        else:
-            yield symbol
 
 
 _history: ContextVar[_History | None] = ContextVar("history", default=None)
@@ -205,12 +213,27 @@ def _put_gradients(aliases: Sequence[_Alias]) -> None:
 
 def _on_trace(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
     """Differentiate a trace, whose history grad transforms may ask."""
-    trace = with_updated_results(trace)
+    if is_patched():
+        trace = with_updated_results(trace)
     token = _history.set(_History(trace))
     try:
-        return _on_trace_of_thunder(trace, *args, **kwargs)
+        found = _on_trace_of_thunder(trace, *args, **kwargs)
     finally:
         _history.reset(token)
+    if is_patched():
+        found.bound_symbols = [*map(_unseen, found.bound_symbols)]
+    return found
+
+
+def _unseen(symbol: BoundSymbol) -> BoundSymbol:
+    """Return a symbol whose in-place copies leave autograd to the results of the call. Otherwise
+    torch would ask whether a view is a leaf, as all are that are made without gradients.
+    """
+    if symbol.sym.id is PrimIDs.COPY_:
+        return symbol.from_bsym(kwargs={**symbol.kwargs, "grad_enabled": False})
+    if symbol.subsymbols:
+        return symbol.from_bsym(subsymbols=[*map(_unseen, symbol.subsymbols)])
+    return symbol
 
 
 def register() -> None:

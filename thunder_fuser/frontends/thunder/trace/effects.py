@@ -1,0 +1,29 @@
+"""Symbols that are in a trace for what they do, such as a check: functions of tensors that return
+nothing, and that Thunder keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from thunder.core.prims import OpTags
+from thunder.core.symbol import BoundSymbol, Symbol
+
+
+def effect(name: str, function: Callable[..., None]) -> Symbol:
+    """Return the symbol that calls a function for its effect."""
+
+    def meta(*tensors: object, **options: object) -> None:
+        return None
+
+    def give_context(symbol: BoundSymbol) -> None:
+        symbol._call_ctx = {name: function}
+
+    return Symbol(
+        name=name,
+        id=name,
+        meta=meta,
+        is_prim=True,
+        tags=(OpTags.DONT_DCE,),
+        _bind_postprocess=give_context,
+    )
