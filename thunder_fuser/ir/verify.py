@@ -26,6 +26,7 @@ from thunder_fuser.ir.domain import (
     broadcast,
     constant_if_known,
     replay,
+    shape_text,
 )
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
@@ -45,7 +46,6 @@ from thunder_fuser.ir.fusion import (
     TensorView,
     Val,
     ViewOp,
-    shape_text,
 )
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans

@@ -23,7 +23,7 @@ import torch
 from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.dtypes import Category, DataType, Number, Operand
-from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.values import TensorView, Val
 
 
 class Rule(enum.Enum):

@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 from thunder_fuser.analysis.layout import address_at, unflatten
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
-from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.domain import Layout, shape_text
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val, shape_text
+from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.body import KernelBody
