@@ -21,7 +21,8 @@ from thunder_fuser.ir.extract import Extract, extract
 from thunder_fuser.ir.fusion import Expr, OpaqueOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors
+from thunder_fuser.segment.anchors.anchors import Anchors
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.communication_overlap import awaited
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.layouts.boundary_layouts import order_boundaries

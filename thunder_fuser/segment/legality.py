@@ -20,7 +20,8 @@ from thunder_fuser.lower.rows.legal_rows import has_strided_totals, legal_arrang
 from thunder_fuser.lower.rows.online_reductions import one_pass
 from thunder_fuser.lower.rows.row_space import Arrangement
 from thunder_fuser.lower.rows.scan_program import refuse_scans
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.layouts.strided_accesses import MANY_BYTES
 
 MAX_OUTPUTS = 128

@@ -29,7 +29,8 @@ from thunder_fuser.ir.fusion import (
     Val,
 )
 from thunder_fuser.ir.tables import pointwise, random
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.recompute.min_cut import INFINITE
 from thunder_fuser.segment.recompute.store_or_recompute import Choice, Value, materialize
