@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from thunder_fuser.inspect.program import FREE, Detail, Program, Step
-from thunder_fuser.inspect.table import Cell, Column, table
+from thunder_fuser.inspect.data.program import FREE, Detail, Program, Step
+from thunder_fuser.inspect.page.table import Cell, Column, table
 from thunder_fuser.inspect.units import bytes_text, line_text, seconds_text
 
 _TEXTS_BYTES = 2_300_000
