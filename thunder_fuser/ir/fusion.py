@@ -121,7 +121,7 @@ class Fusion:
     @property
     def roots(self) -> tuple[TensorView, ...]:
         """What a static program computes everything else for: its results, and those of
-        collectives, since other devices wait in them for this one. Nobody sends an empty tensor.
+        collectives, since other devices wait in them for this one. Empty tensors are not sent.
         """
         calls = (e for e in self.exprs if isinstance(e, OpaqueOp) and e.output.numel)
         sent = (e.output for e in calls if opaque.lookup(e.op).is_collective)

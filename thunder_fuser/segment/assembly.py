@@ -1,5 +1,5 @@
 """Assembly of a plan: kernels that `search.py` decides on, calls of torch, views and cats become
-segments in execution order, with a table of what lies where.
+segments in execution order, with the placement of their tensors.
 
 Results that are views of memory that exists anyway are segments that launch nothing, and so is a
 cat whose pieces kernels have written into its memory.
@@ -227,7 +227,7 @@ class PlanAssembly:
         return tuple(self.layouts[v] for v in map(part.whole, tensors))
 
     def _memory_of(self, group: Group, loaded: Iterable[TensorView]) -> set[TensorView]:
-        """Return the tensors whose memory a kernel reads. Views behind cuts are replaced by their
+        """Return the tensors whose memory a kernel reads. Views after cuts are replaced by their
         base, so that bytes shared by several views count once.
         """
         place = self.placement

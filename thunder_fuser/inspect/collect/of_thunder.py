@@ -107,7 +107,7 @@ def _unpacked(bsym: BoundSymbol) -> list[Proxy]:
 
 
 def _name_of(given: Any) -> str:
-    """Name of a compiled function for the user, also behind Dynamo's wrappers."""
+    """Name of a compiled function for the user, also inside Dynamo's wrappers."""
     data = thunder.compile_data(given)
     original = data.fn if data is not None else getattr(given, "_func", given)
     for inside in ("_torchdynamo_orig_callable", "_orig_mod"):

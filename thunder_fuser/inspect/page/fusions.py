@@ -40,7 +40,7 @@ def texts(program: Program) -> Iterator[tuple[str, str, str]]:
 
 
 def _shown(program: Program) -> dict[str, str]:
-    """Return HTML of each text by its place; beyond the limit, a note where to find it instead."""
+    """Return HTML of each text by its place; beyond the limit, a note on where to find it."""
     texts = [
         (title.startswith("machine code"), f"{k}.{n}", f"details[{k}].sections", title, text)
         for k, detail in enumerate(program.details)

@@ -227,7 +227,7 @@ class Form:
         """Replace variables, and normalise again.
 
         Earlier simplifications relied on a variable's bounds, so its replacement must lie in them
-        wherever the result is used; a guard may be what keeps it there.
+        wherever the result is used; a guard may ensure that.
         """
         replacements: dict[Variable, Form] = {}
         for var, value in mapping.items():

@@ -46,7 +46,7 @@ class IndexArithmetic:
     """Computes forms of one context as indices of type `dtype` (Int32 or Int).
 
     `statements` collects the definitions of the temporaries (`prefix` and a number) that the
-    expressions use, each computed once.  A child's statements go behind its parent's, in an inner
+    expressions use, each computed once. A child's statements follow its parent's, in an inner
     scope.
     """
 

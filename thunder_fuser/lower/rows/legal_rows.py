@@ -37,7 +37,7 @@ def legal_arrangement(body: KernelBody, largest_cluster: int = 1) -> Arrangement
             strided = strided or arrangement
     if strided is not None:
         return strided
-    # The refusal of an arrangement that nearly fits says more than that of one that never could.
+    # Refusals of arrangements that nearly fit are more informative than those of others.
     return next((r for r in refusals if r.code != "space" and r.text != ALONE), refusals[0])
 
 

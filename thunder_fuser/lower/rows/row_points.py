@@ -33,7 +33,7 @@ class RowPoints:
 
     def __init__(self, space: Space, row: Form, column: Form) -> None:
         place = unflatten(row, space.sizes, space.kept)
-        # A single reduced dimension takes the column as it is: padding lanes lie before or behind.
+        # A single reduced dimension takes the column as it is: padding lanes lie outside of it.
         only = len(space.folded) == 1
         place |= {space.folded[0]: column} if only else unflatten(column, space.sizes, space.folded)
         self.space = space

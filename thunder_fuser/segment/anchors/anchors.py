@@ -36,8 +36,8 @@ class Dependencies:
     """Leaves of the computation of a value.
 
     folds    reductions and scans that it reads
-    behind   anchors that must be in memory before a kernel that computes it starts, since cuts or
-             calls of torch lie between
+    behind   anchors that must be in memory before a kernel that computes it starts, because of cuts
+             or torch calls in between
     sources  tensors in memory that it reads: inputs, and results of cuts and of torch's calls
     earlier  operands of calls that run before one whose result it reads, since both run in program
              order: they must be in memory, too

@@ -45,7 +45,7 @@ class AnchorGraph:
     anchors    in program order; `number` maps tensors to their positions
     prices     of the target device
     parts      of the fusion, with cached results of isomorphic ones
-    in_order   anchors behind the operands of the calls of each order, call by call
+    in_order   anchors that the operands of each order's calls are made of, call by call
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class AnchorGraph:
         self._reach[output] = replace(self._makers(source), sources=frozenset({output}))
 
     def _makers(self, tensor: TensorView) -> Dependencies:
-        """Return the anchors that make up a tensor in memory, `behind` its readers: itself, or its
+        """Return the anchors of a tensor in memory, the `behind` of its readers: itself or its
         pieces; for a result of torch, the anchors that the call depends on.
         """
         made = self.placement.written(tensor)
@@ -325,7 +325,7 @@ class AnchorGraph:
         return found
 
     def _logical_layout(self, tensor: TensorView) -> Layout:
-        """Return the layout of a tensor in its logical dimensions, as seen from behind a cut."""
+        """Return the layout of a tensor in its logical dimensions, for readers after a cut."""
         layout = self.layouts[tensor]
         if tensor in self.definitions or not tensor.domain.transforms:
             return layout

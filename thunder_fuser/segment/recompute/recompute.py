@@ -283,7 +283,7 @@ class _Subgraph:
     """Backward slice of a kernel's anchors up to loaded tensors; operands come before results.
 
     is_written  True for a value that is stored anyway
-    far         such values behind NEAR others, whose operands are not considered. Without this
+    far         such values beyond NEAR others, whose operands are not considered. Without this
                 limit, recomputation from the first layer would be considered in every layer
     """
 
