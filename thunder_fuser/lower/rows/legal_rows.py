@@ -8,13 +8,8 @@ from __future__ import annotations
 from thunder_fuser.errors import Refusal
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS, COLUMN_ACCUMULATORS
-from thunder_fuser.lower.rows.row_program import (
-    ALONE,
-    accumulator_words,
-    has_column_totals,
-    pull_rows,
-    role_of,
-)
+from thunder_fuser.lower.rows.roles import ALONE, accumulator_words, has_column_totals, role_of
+from thunder_fuser.lower.rows.row_program import pull_rows
 from thunder_fuser.lower.rows.row_space import Arrangement, arrangements
 
 
