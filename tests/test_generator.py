@@ -18,7 +18,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.tables import pointwise
-from thunder_fuser.ir.verify import VIEW_STEPS
+from thunder_fuser.ir.verify.moves import VIEW_STEPS
 
 D = DataType
 COUNT = 600

@@ -51,68 +51,87 @@ class Link:
         return steps * self.latency + sent / self.bandwidth
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """Device parameters for planning and scheduling. Sizes in bytes, `bandwidth` in bytes per
-    second.
-
-    vector_bytes            widest useful access of one thread: 16 on a GPU; more on the host, so
-                            that one thread's vector loop fills SIMD registers
-    blocks_per_sm           resident blocks per multiprocessor at most, however small
-    shared_bytes_reserved   shared memory that the system reserves in each block
-    sector_bytes            smallest memory transaction
-    bytes_in_flight_per_sm  outstanding loads needed to reach `bandwidth`; 0 on the host, whose
-                            cores prefetch in hardware
-    fp32_rate               fp32 instructions per second, of all threads
-    launch_seconds          time of an empty kernel in a sequence of kernels
-    grid_barrier_seconds    additional time of a kernel with a grid-wide barrier
-    threads_are_serial      one core runs the threads of a block sequentially: a block has one
-                            thread, and caches stand for registers and shared memory
-    lanes                   instruction throughput of a multiprocessor per clock
-    load_seconds            latency of a load from memory on a device that is otherwise idle
-    copy_share              fraction of `bandwidth` that a large copy reaches
-    prefetches_by_software  a core stalls on each non-sequential load unless it was prefetched
-    outer_cache_bytes       size of the last-level cache if stores can bypass it; 0 if they cannot,
-                            or if caches do not read lines that are overwritten
-    fresh_bytes             smallest allocation that gets new pages, which the system clears in
-                            the caches at first touch; 0 if memory is reused
-    clusters                pairs of cluster size in blocks and number of such clusters that are
-                            resident with a multiprocessor for each block; empty if the device has
-                            no clusters or the number is not known
-    links                   interconnects to other devices, nearest first; empty if not known
-    collective_seconds      time of a collective of one step that sends nothing
+    """Device parameters for planning and scheduling, flat as in CUDA's cudaDeviceProp. Sizes in
+    bytes, bandwidths in bytes per second, times in seconds.
     """
 
     name: str
     kind: Literal["host", "cuda"]
     arch: str
+
+    # ---- limits of a launch, and what multiprocessors hold (occupancy.py)
+
     sm_count: int
     threads_per_sm: int
     blocks_per_sm: int
+    """Resident blocks per multiprocessor at most, however small."""
     registers_per_sm: int
-    shared_bytes_per_block: int
     shared_bytes_per_sm: int
+    shared_bytes_per_block: int
     shared_bytes_reserved: int
+    """Shared memory that the system reserves in each block."""
     max_threads_per_block: int
     max_grid: tuple[int, int, int]
-    vector_bytes: int
-    bandwidth: float
-    l2_bytes: int
-    sector_bytes: int
-    bytes_in_flight_per_sm: int
-    fp32_rate: float
-    launch_seconds: float
-    grid_barrier_seconds: float
-    lanes: PipeLanes
-    load_seconds: float
-    copy_share: float
-    threads_are_serial: bool = False
-    prefetches_by_software: bool = False
-    outer_cache_bytes: int = 0
-    fresh_bytes: int = 0
     clusters: tuple[tuple[int, int], ...] = ()
+    """Pairs of cluster size in blocks and number of such clusters that are resident with a
+    multiprocessor for each block; empty if the device has no clusters or the number is not known.
+    """
+
+    # ---- memory
+
+    bandwidth: float
+    copy_share: float
+    """Fraction of `bandwidth` that a large copy reaches."""
+    load_seconds: float
+    """Latency of a load from memory on a device that is otherwise idle."""
+    bytes_in_flight_per_sm: int
+    """Outstanding loads needed to reach `bandwidth`; 0 on the host, whose cores prefetch in
+    hardware.
+    """
+    sector_bytes: int
+    """Smallest memory transaction."""
+    vector_bytes: int
+    """Widest useful access of one thread: 16 on a GPU; more on the host, so that the vector loop of
+    one thread fills SIMD registers.
+    """
+    l2_bytes: int
+
+    # ---- instructions and launches
+
+    lanes: PipeLanes
+    """Instruction throughput of a multiprocessor per clock."""
+    fp32_rate: float
+    """fp32 instructions per second, of all threads."""
+    launch_seconds: float
+    """Time of an empty kernel in a sequence of kernels."""
+    grid_barrier_seconds: float
+    """Additional time of a kernel with a grid-wide barrier."""
+
+    # ---- of the host only
+
+    threads_are_serial: bool = False
+    """One core runs the threads of a block sequentially: a block has one thread, and caches stand
+    for registers and shared memory.
+    """
+    prefetches_by_software: bool = False
+    """A core stalls on each non-sequential load unless it was prefetched."""
+    outer_cache_bytes: int = 0
+    """Size of the last-level cache if stores can bypass it; 0 if they cannot, or if caches do not
+    read lines that are overwritten.
+    """
+    fresh_bytes: int = 0
+    """Smallest allocation that gets new pages, which the system clears in the caches at first
+    touch; 0 if memory is reused.
+    """
+
+    # ---- other devices
+
     links: tuple[Link, ...] = ()
+    """Interconnects, nearest first; empty if not known."""
     collective_seconds: float = 0.0
+    """Time of a collective of one step that sends nothing."""
 
     def sms_of_clusters(self, cluster: int) -> int:
         """Multiprocessors usable by clusters of `cluster` blocks, with one block on each."""

@@ -19,7 +19,7 @@ _was_enabled = False
 
 
 def _after_fork_in_child() -> None:
-    """A child has only the thread that forked: whoever else paused the collector is not there."""
+    """A child process has only the thread that forked: a pause by another one never ends there."""
     global _lock, _depth
     _lock = threading.RLock()
     if _depth:

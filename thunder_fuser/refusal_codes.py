@@ -35,67 +35,67 @@ class Mistake(NamedTuple):
     example: str
 
 
-_NOTHING = "nothing: torch computes it"
-_ANOTHER = "nothing: the plan takes another kind of kernel"
+_NOTHING = "none needed: torch computes it"
+_ANOTHER = "none needed: the plan uses another kind of kernel"
 
 CODES = (
     Code(
         "argument",
-        "a call has an argument that its claim does not know; it is taken in parts",
-        "nothing: its parts are fused",
+        "a call has an argument that its claim does not support; it is decomposed",
+        "none needed: its parts are fused",
         "jit(lambda x: x.clamp(x.min(), x.max()))(x)",
     ),
     Code(
         "bug",
-        "a mistake of ours, told with a warning and a repro",
+        "a bug in thunder_fuser, reported by a warning with a repro",
         "report it with the repro",
         'with planted("thunder_fuser.frontends.thunder.fuser.Fuser._fuse"):\n    jit(torch.sin)(x)',
     ),
     Code(
         "call",
-        "a call of torch stands between two parts of a fusion",
-        "none, if the call is wanted: its operands and results are in memory",
+        "a torch call separates two parts of a fusion",
+        "none if the call is intended: its operands and results are in memory",
         "define(lambda fd, x: fd.ops.matmul(fd.ops.exp(x), x))",
     ),
     Code(
         "cpu-scalar",
-        "a region computes single numbers on the CPU in a program for a GPU",
-        "nothing: a launch would take longer",
+        "a region computes CPU scalars in a GPU program",
+        "none needed: a launch would take longer",
         "jit(lambda x, s: (x + 1, s * 2 + 1))(gpu, torch.tensor(1.0))",
     ),
     Code(
         "cut",
-        "the definition cuts here",
-        "leave out `segment_set`",
+        "the definition has a `segment_set` here",
+        "remove the `segment_set`",
         "define(lambda fd, x: fd.ops.exp(fd.ops.segment_set(fd.ops.sin(x))))",
     ),
     Code(
         "device",
-        "tensors are on a device, or on several, that kernels are not made for",
+        "tensors are on an unsupported device, or on several devices",
         "move them to one CUDA device or to the CPU",
         'jit(torch.sin)(x.to("meta"))',
     ),
     Code(
         "dilation",
         "a pad inserts elements between others",
-        "pad at the ends alone, and write the others by an index",
+        "pad only at the ends, and write interior elements by an index",
         "jit(lambda x: thunder.core.prims.pad(x, 0.0, [(0, 0, 1), (0, 0, 0)]))(x)",
     ),
     Code(
         "division",
-        "integers are divided, and torch raises an error if one is divided by zero",
-        "divide floats, or use `rounding_mode` where zero cannot come",
+        "integer division, for which torch raises an error if a divisor is zero",
+        "divide floats, or use `rounding_mode` if no divisor is zero",
         "jit(lambda n: n // n)(n)",
     ),
     Code(
         "dtype",
-        "torch has no such operation on a dtype, or computes it in a way of its own",
-        "cast the operand to the dtype that the sentence names",
+        "torch does not support the operation for a dtype, or has special rules for it",
+        "cast the operand to the dtype that the message names",
         "jit(lambda n: n.to(torch.int8) + n.to(torch.int8))(n)",
     ),
     Code(
         "empty",
-        "there are no elements, for which torch has rules of its own",
+        "a tensor is empty, for which torch has special rules",
         _NOTHING,
         "jit(lambda x: torch.arange(3, 3) * 2)(x)",
     ),
@@ -107,13 +107,13 @@ CODES = (
     ),
     Code(
         "exponent",
-        "an integer has a negative power, where torch raises an error",
+        "an integer is raised to a negative power, for which torch raises an error",
         "cast to float",
         "jit(lambda n: n**-1)(n)",
     ),
     Code(
         "extent",
-        "a transpose has too few points along one of its sides to be turned",
+        "a transpose tile would have too few points along one of its sides",
         _ANOTHER,
         "define(lambda fd, x, y: fd.ops.add(fd.ops.permute(x, [1, 0]), fd.ops.reshape(y, "
         "[64, 4])), [4, 64], 2)",
@@ -121,18 +121,18 @@ CODES = (
     Code(
         "fallback",
         "a kernel could not be prepared: its segment, or the fusion, runs in torch",
-        "do what the error in it says; a bug: report it with the repro",
+        "follow the error in the message; for a bug, report it with the repro",
         'with planted("thunder_fuser.compile.lower"):\n    jit(torch.sin)(x)',
     ),
     Code(
         "fuel",
-        "`THUNDER_FUSER_FUEL` or `set_fuel` allows no more fusions",
-        "raise the number",
+        "the limit of `THUNDER_FUSER_FUEL` or `set_fuel` is reached",
+        "raise the limit",
         "with options(fuel=0):\n    jit(torch.sin)(x)",
     ),
     Code(
         "grid_split",
-        "blocks would share rows, and what waits for the result allows no such kernel",
+        "blocks would share rows, but consumers of the result do not allow that",
         _ANOTHER,
         "define(lambda fd, x: fd.ops.sum(x, [1]))",
     ),
@@ -145,27 +145,27 @@ CODES = (
     ),
     Code(
         "ill-typed",
-        "the trace is wrong: an operation has operands that it cannot have",
+        "the trace is ill-typed: an operation has operands that it does not accept",
         _NOTHING,
         "from thunder.core.prims import add\n"
         "jit(lambda x: add(x.sin(), x.sum()))(x.requires_grad_())",
     ),
     Code(
         "in-place",
-        "an update writes to memory that others see, or that the region has made itself",
+        "an update writes to memory that is visible elsewhere, or that the region allocated",
         "write the result to a new tensor",
         "def f(x):\n    y = x.exp()\n    y[::2] = 0\n    return y\njit(f)(x)",
     ),
     Code(
         "index",
-        "`x[index] = value` where the index is no window",
+        "`x[index] = value` where the index is not a contiguous window",
         "use ints and slices of step 1",
         "def f(x):\n    x[::2] = 0\njit(f)(x)",
     ),
     Code(
         "layout",
-        "a tensor lies in another order than the rows that a kernel reduces, so that a copy of it "
-        "is cheaper than its sectors",
+        "a tensor has another memory order than the rows of a reduction, so that copying it is "
+        "cheaper than strided access",
         "keep activations and gradients in one memory format",
         "define(lambda fd, x, y: fd.ops.sum(fd.ops.mul(fd.ops.permute(x, [1, 0]), y), [1]), "
         "[4096, 4096], count=2)",
@@ -184,78 +184,78 @@ CODES = (
     ),
     Code(
         "number",
-        "only numbers are operands, or one is unknown until the function runs",
+        "all operands are numbers, or one is unknown until the function runs",
         "pass it as a 0-dim tensor if it changes from call to call",
         'jit(lambda x, s: x * (s * 2), cache="symbolic values")(x, 3)',
     ),
     Code(
         "outputs",
-        "a kernel would write more tensors than it can",
-        "nothing: there are several",
+        "a kernel would exceed the limit of output tensors",
+        "none needed: several kernels are used",
         "define(lambda fd, x: [fd.ops.add(x, float(k)) for k in range(129)])",
     ),
     Code(
         "overflow",
-        "a number does not fit into the tensor that it is written to",
+        "a number is out of range for the dtype that it is written to",
         "clamp it first",
         "def f(n):\n    n.to(torch.int8)[:2] = 999\njit(f)(n)",
     ),
     Code(
         "parallel",
-        "one kernel would leave threads idle, or lose bandwidth, more than it saves",
-        "nothing: the price of both is in the sentence",
+        "one kernel would lose more by idle threads or bandwidth than it saves",
+        "none needed: the message has the cost of both",
         "define(lambda fd, x: fd.ops.div(x, fd.ops.sum(x, [1], keepdim=True)), [4, 1048576])",
     ),
     Code(
         "parameters",
-        "a kernel would take more tensors than it can",
-        "nothing: there are several",
+        "a kernel would exceed the limit of tensor parameters",
+        "none needed: several kernels are used",
         'with patched("thunder_fuser.segment.legality.MAX_POINTERS", 6):\n'
         "    define(lambda fd, *xs: [fd.ops.mul(xs[0], y) for y in xs], count=8)",
     ),
     Code(
         "position",
-        "data decides what a transpose reads",
+        "a transpose has data-dependent indices",
         _ANOTHER,
         "define(lambda fd, x: fd.ops.permute(fd.ops.gather(x, fd.ops.cast(x, "
         "DataType.Int), 1), [1, 0]))",
     ),
     Code(
         "registers",
-        "accumulators would not fit into registers",
+        "accumulators would not fit in registers",
         _ANOTHER,
         "define(lambda fd, x: [fd.ops.sum(fd.ops.mul(x, float(k)), [0]) for k in "
         "range(40)], [4096, 64])",
     ),
     Code(
         "scan",
-        "a scan runs along another dimension than the last, or rows are too long",
+        "a scan is not along the last dimension, or its rows are too long",
         _NOTHING,
         "jit(lambda x: x.cumsum(0))(x)",
     ),
     Code(
         "seed",
-        "each element has a seed or an offset of its own",
-        "one seed for a tensor",
+        "each element has its own seed or offset",
+        "pass one seed per tensor",
         'ask("UNIFORM_PHILOX", (64,), 0.0, 1.0, device=cpu, dtype=thunder.float32, '
         "seed=n, offset=0)",
     ),
     Code(
         "shape",
-        "shapes differ from what a kernel, or an update, can hold",
-        "reshape to the sizes that the sentence names",
+        "shapes do not match those of the kernel, or of the updated tensor",
+        "reshape to the sizes that the message names",
         "def f(x):\n    x[:2] = torch.ones(3, 2, 64)\njit(f)(x)",
     ),
     Code(
         "shape-only",
         "a region has only views, copies and new tensors",
-        "nothing: no kernel gains",
+        "none needed: a kernel would gain nothing",
         "jit(lambda x: x.t())(x)",
     ),
     Code(
         "size",
-        "more operations for each element than one kernel should have",
-        "none: it is cut",
+        "more operations per element than the limit of one kernel",
+        "none needed: it is cut",
         "define(lambda fd, x: reduce(lambda y, _: fd.ops.sin(y), range(2000), x), [64])",
     ),
     Code(
@@ -266,20 +266,20 @@ CODES = (
     ),
     Code(
         "stage",
-        "a kernel would want a value before it is reduced",
+        "a kernel would need a reduction's result before it is complete",
         _ANOTHER,
         "define(lambda fd, x: fd.ops.sum(fd.ops.sub(x, fd.ops.sum(x, [1], keepdim=True)), [0]))",
     ),
     Code(
         "stencil",
-        "a reduction would compute each of its elements from several of another tensor's",
-        "none: it goes through memory, from a kernel that neighbours share loads in",
+        "each element of a reduction would be computed from several of another tensor (a stencil)",
+        "none needed: a kernel of its own stores it, in which neighbours share loads",
         "define(lambda fd, x: fd.ops.sum(reduce(fd.ops.add, "
         "[fd.ops.slice(x, [k, 0], [k + 60, 64]) for k in range(4)]), [1]))",
     ),
     Code(
         "stride",
-        "a transpose has no load whose strides turn",
+        "a transpose kernel would have no transposed load",
         _ANOTHER,
         "define(lambda fd, x: fd.ops.exp(x), [64])",
     ),
@@ -297,31 +297,31 @@ CODES = (
     ),
     Code(
         "total",
-        "a result waits for what all blocks of a kernel fold together",
-        "nothing: a kernel of its own reads the total",
+        "a result depends on a reduction over all blocks of a kernel",
+        "none needed: a second kernel reads the total",
         "define(lambda fd, x: fd.ops.sub(x, fd.ops.sum(x, [0])))",
     ),
     Code(
         "unclaimed",
         "an operation that this compiler does not generate",
-        "nothing: it bounds fusions, and torch computes it",
+        "none needed: it separates fusions, and torch computes it",
         "jit(lambda x: x.sort())(x)",
     ),
     Code(
         "untrusted",
-        "others could write into the kernel cache's folder",
-        "`THUNDER_FUSER_CACHE_DIR` with a folder of your own",
+        "other users could write to the kernel cache's folder",
+        "set `THUNDER_FUSER_CACHE_DIR` to a folder of your own",
         'folder.chmod(0o777)\nproblem_of(folder / "cache")',
     ),
     Code(
         "unusable",
         "the kernel cache's folder cannot be written",
-        "`THUNDER_FUSER_CACHE_DIR` with a folder that can",
+        "set `THUNDER_FUSER_CACHE_DIR` to a writable folder",
         '(folder / "file").touch()\nproblem_of(folder / "file" / "cache")',
     ),
     Code(
         "view",
-        "torch gives a view where the parts of a call would copy",
+        "torch returns a view where the decomposition of a call would copy",
         _NOTHING,
         "jit(lambda x: x.diagonal() * 2)(x)",
     ),
@@ -330,12 +330,12 @@ CODES = (
 ERRORS = (
     Mistake(
         errors.FuserValueError,
-        "give what the message expects",
+        "pass what the message expects",
         "thunder_fuser.report(thunder.jit(torch.sin))  # not called yet",
     ),
     Mistake(
         errors.FuserTypeError,
-        "give what the message expects",
+        "pass what the message expects",
         "thunder_fuser.report(torch.sin)",
     ),
     Mistake(
@@ -361,7 +361,7 @@ ERRORS = (
         "report it: a schedule should not ask for that",
         'HOST.compile([kernel("large", "", block=(2048, 1, 1))])',
     ),
-    Mistake(errors.LoadError, "a newer driver, or an older NVRTC", ""),
+    Mistake(errors.LoadError, "use a newer driver, or an older NVRTC", ""),
     Mistake(
         errors.TargetError,
         "install what the message names; `python -m thunder_fuser doctor` tries all targets",

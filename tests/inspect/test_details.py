@@ -14,8 +14,9 @@ from tests.tools.sass import SKIP_REASON, disassemble
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.thunder import fusions
-from thunder_fuser.inspect import Report, details, report, sass
-from thunder_fuser.inspect.program import Program
+from thunder_fuser.inspect import Report, report
+from thunder_fuser.inspect.collect import details, sass
+from thunder_fuser.inspect.data.program import Program
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 

@@ -21,9 +21,9 @@ from tests.frontends.thunder.programs import jit
 from tests.support.page_elements import Elements
 from thunder_fuser.errors import Refusal
 from thunder_fuser.inspect import Report, report
-from thunder_fuser.inspect.page import page as page_of
-from thunder_fuser.inspect.program import FREE, Detail, Part, Program, Step, Tensor
-from thunder_fuser.inspect.refused import refused
+from thunder_fuser.inspect.data.program import FREE, Detail, Part, Program, Step, Tensor
+from thunder_fuser.inspect.data.refusals import refused
+from thunder_fuser.inspect.page.document import page as page_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -17,8 +17,8 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.frontends.thunder.compiled import all_traces
 from thunder_fuser.inspect import Report, report
-from thunder_fuser.inspect.folding import folded
-from thunder_fuser.inspect.program import Program, Step, Tensor
+from thunder_fuser.inspect.data.folding import folded
+from thunder_fuser.inspect.data.program import Program, Step, Tensor
 
 
 @pytest.fixture

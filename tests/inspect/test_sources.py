@@ -20,8 +20,8 @@ from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.inspect import Report, report
-from thunder_fuser.inspect.lines import by_line
-from thunder_fuser.inspect.program import FREE, Part, Program, Step
+from thunder_fuser.inspect.data.lines import by_line
+from thunder_fuser.inspect.data.program import FREE, Part, Program, Step
 
 HERE = Path(__file__).name
 

@@ -17,7 +17,7 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.segment.anchors.anchors import AnchorGraph
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.partition.bandwidth_loss import BandwidthLoss, BandwidthModel
 from thunder_fuser.segment.plan import SegmentedFusion

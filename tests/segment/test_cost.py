@@ -13,7 +13,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.segment.anchors.anchors import AnchorGraph
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.segment.prices import PriceUnits
 

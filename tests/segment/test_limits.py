@@ -29,9 +29,9 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that nearly every random program is beyond."""
     monkeypatch.setattr(limits, "MAX_OPERATIONS", 5)
     monkeypatch.setattr(limits, "MAX_SOURCES", 2)
-    monkeypatch.setattr(limits, "MAX_PLACES", 1)
+    monkeypatch.setattr(limits, "MAX_POINTS", 1)
     monkeypatch.setattr(limits, "MANY_PIECES", 2)
-    monkeypatch.setattr(evaluation_points, "MAX_PLACES", 1)
+    monkeypatch.setattr(evaluation_points, "MAX_POINTS", 1)
     monkeypatch.setattr(legality, "MAX_POINTERS", 6)
     for module in (limits, cat_slices):
         monkeypatch.setattr(module, "FEW_PIECES", 1)

@@ -17,8 +17,9 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members
+from thunder_fuser.segment.anchors.anchors import Anchors, members
 from thunder_fuser.segment.anchors.dependencies import DependencyGraph, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.anchors.limits import MAX_STAGES
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.partition.cost import Cost

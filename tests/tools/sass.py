@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from thunder_fuser.inspect.sass import MISSING, disassembled, find_nvdisasm
+from thunder_fuser.inspect.collect.sass import MISSING, disassembled, find_nvdisasm
 
 SKIP_REASON = "" if find_nvdisasm() else MISSING
 

@@ -251,7 +251,7 @@ def _rounded_again(fusion: Fusion) -> set[Val]:
 def _laid_out_by(expr: PointwiseOp, fusion: Fusion) -> Sequence[Val]:
     """The operands that determine a result's strides.
 
-    The operand that a select never takes is there for its strides only, and converted for nothing
+    The operand that a select never takes contributes its strides only, and is converted for nothing
     else; so are those of nested selects in the other branch, all of one kernel.
     """
     leaders = []

@@ -24,7 +24,7 @@ class GeneratedKernel:
     arguments: tuple[Bound, ...]
 
     def bound_to(self, values: Sequence[TensorView | Scalar]) -> GeneratedKernel:
-        """Return the kernel with other arguments: values[id] in the place of the value `id`."""
+        """Return the kernel with other arguments: values[id] instead of the value `id`."""
         bound = (b if isinstance(b, Scratch) else values[b.id] for b in self.arguments)
         return GeneratedKernel(self.kernel, tuple(bound))
 
@@ -32,8 +32,8 @@ class GeneratedKernel:
 def generate(kernel: KernelIR) -> GeneratedKernel:
     """Generate the CUDA C++ of a kernel.
 
-    Its name is tf_<template>_<up to four telling operations>_<hash of the text>, so that equal
-    programs have equal names.
+    Its name is tf_<template>_<up to four operations>_<hash of the text>, so that equal programs
+    have equal names.
     """
     printer = CudaText(kernel.index)
     params = tuple(Param(p.name, _ctype(p, printer)) for p in kernel.parameters)

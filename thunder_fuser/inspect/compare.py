@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.data.program import FREE, Program, Step
 from thunder_fuser.inspect.units import bytes_text, seconds_text
 
 

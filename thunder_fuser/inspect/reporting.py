@@ -14,14 +14,14 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import FusionReport
-from thunder_fuser.inspect import page
+from thunder_fuser.inspect.collect.of_plan import program_of_definition, program_of_plan
+from thunder_fuser.inspect.collect.of_thunder import program_of_function, program_of_traces
 from thunder_fuser.inspect.compare import Comparison
-from thunder_fuser.inspect.graph import graph
-from thunder_fuser.inspect.of_plan import program_of_definition, program_of_plan
-from thunder_fuser.inspect.of_thunder import program_of_function, program_of_traces
-from thunder_fuser.inspect.program import Program
-from thunder_fuser.inspect.text import text
-from thunder_fuser.inspect.timeline import timeline
+from thunder_fuser.inspect.data.program import Program
+from thunder_fuser.inspect.draw.graph import graph
+from thunder_fuser.inspect.draw.timeline import timeline
+from thunder_fuser.inspect.page import document
+from thunder_fuser.inspect.terminal import text
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.sharding.plan import MeshPlan
 
@@ -48,16 +48,16 @@ class Report:
     def save(self, path: str | Path) -> Path:
         """Write the page to `path`, as one self-contained HTML file, and return the path."""
         path = Path(path)
-        path.write_text(page.page(self.program), encoding="utf-8")
+        path.write_text(document.page(self.program), encoding="utf-8")
         return path
 
     def graph(self) -> Picture:
         """Return the graph of steps and the tensors between them, forward and backward."""
-        return Picture(page.styled(graph(self.program)))
+        return Picture(document.styled(graph(self.program)))
 
     def memory(self) -> Picture:
         """Return the memory timeline: bytes held during each step, and the peak."""
-        return Picture(page.styled(timeline(self.program)))
+        return Picture(document.styled(timeline(self.program)))
 
     def json(self) -> str:
         """Return steps, tensors, memory levels, totals and kernel resources as JSON, without
@@ -104,7 +104,7 @@ class Report:
         return text(self.program)
 
     def _repr_html_(self) -> str:
-        return page.body(self.program)
+        return document.body(self.program)
 
 
 def report(source: Any, name: str = "", details: bool = True) -> Report:

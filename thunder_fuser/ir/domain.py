@@ -23,6 +23,11 @@ Index = Form
 """One coordinate of a point, as a canonical form over loop variables."""
 
 
+def shape_text(shape: Sequence[Extent]) -> str:
+    """Sizes as text: `[8, i0]`."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
 class IterKind(enum.Enum):
     """Kind of a dimension; the value is its letter in printed domains."""
 

@@ -55,7 +55,7 @@ def extract(
     """The expressions that compute `outputs`, from `ends` and inputs that they read.
 
     updates     output -> the input that it overwrites; an input of the part, read or not
-    reductions  further values to compute, wherever the backward walk ends
+    reductions  further values to compute, regardless of where the backward walk ends
     """
     outputs = tuple(outputs)
     roots = [*(t for t in outputs if t.numel), *reductions]

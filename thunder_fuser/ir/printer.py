@@ -186,15 +186,7 @@ class _Printer:
                 operands = ", ".join(map(self._value, expr.inputs))
                 return f"fd.ops.cat([{operands}], dim={expr.dim})"
             case FullOp():
-                return "fd.ops.full({})".format(
-                    _keywords(
-                        {
-                            "shape": self._list(expr.output.domain.shape),
-                            "fill_value": self._converted(expr.fill, expr.output.dtype),
-                            "dtype": repr(expr.output.dtype),
-                        }
-                    )
-                )
+                return self._full(expr)
             case ReductionOp():
                 arguments = [self._value(expr.input), *self._folded(expr)]
                 return f"fd.ops.{expr.op}({', '.join(arguments)})"
@@ -215,17 +207,25 @@ class _Printer:
                 named |= {name: _constant(value) for name, value in expr.attributes}
                 return f"fd.ops.{expr.op}({_keywords(named)})"
             case IotaOp():
-                (length,) = expr.output.domain.shape
-                return "fd.ops.iota({}, {})".format(
-                    self._extent(length),
-                    _keywords(
-                        {
-                            "start": self._converted(expr.start, expr.output.dtype),
-                            "step": self._converted(expr.step, expr.output.dtype),
-                            "dtype": repr(expr.output.dtype),
-                        }
-                    ),
-                )
+                return self._iota(expr)
+
+    def _full(self, expr: FullOp) -> str:
+        dtype = expr.output.dtype
+        arguments = {
+            "shape": self._list(expr.output.domain.shape),
+            "fill_value": self._converted(expr.fill, dtype),
+            "dtype": repr(dtype),
+        }
+        return f"fd.ops.full({_keywords(arguments)})"
+
+    def _iota(self, expr: IotaOp) -> str:
+        (length,), dtype = expr.output.domain.shape, expr.output.dtype
+        arguments = {
+            "start": self._converted(expr.start, dtype),
+            "step": self._converted(expr.step, dtype),
+            "dtype": repr(dtype),
+        }
+        return f"fd.ops.iota({self._extent(length)}, {_keywords(arguments)})"
 
     def _drawn(self, expr: RandomOp) -> dict[str, str]:
         names, wide = random.lookup(expr.op).parameters, random.standard_dtype(expr.output.dtype)

@@ -31,6 +31,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    MoveOp,
     OpaqueOp,
     PadOp,
     PointwiseOp,
@@ -140,17 +141,7 @@ class Rebuild:
                     return b.pointwise(expr.op, *vals)
                 return b.apply(expr.op, vals, expr.output.dtype)
             case ViewOp() | CopyOp() | CutOp() | PadOp():
-                steps = [self._transform(t) for t in expr.output.domain.transforms]
-                if expr.op == "reshape" and self.extent is not _keep:
-                    shape = [self.extent(size) for size in expr.output.domain.shape]
-                    if any(isinstance(size, int) and size == 0 for size in shape):
-                        # Without elements, dimensions need not divide into the same groups.
-                        return b.reshape(self.tensor(expr.input), shape)
-                fill = self[expr.fill] if isinstance(expr, PadOp) else None
-                allocation = expr.output.domain.allocation
-                return b.view(
-                    expr.op, self.tensor(expr.input), steps, fill=fill, allocation=allocation
-                )
+                return self._copy_move(expr)
             case CatOp():
                 return b.cat([self.tensor(t) for t in expr.inputs], expr.dim)
             case FullOp():
@@ -178,6 +169,18 @@ class Rebuild:
                 attributes = dict(expr.attributes)
                 call = OpaqueCall(expr.op, operands, attributes, expr.call)
                 return b.result_of(call, expr.result)
+
+    def _copy_move(self, expr: MoveOp) -> Val:
+        x = self.tensor(expr.input)
+        steps = [self._transform(t) for t in expr.output.domain.transforms]
+        if expr.op == "reshape" and self.extent is not _keep:
+            shape = [self.extent(size) for size in expr.output.domain.shape]
+            if any(isinstance(size, int) and size == 0 for size in shape):
+                # Without elements, dimensions need not divide into the same groups.
+                return self.builder.reshape(x, shape)
+        fill = self[expr.fill] if isinstance(expr, PadOp) else None
+        allocation = expr.output.domain.allocation
+        return self.builder.view(expr.op, x, steps, fill=fill, allocation=allocation)
 
     def _transform(self, step: Transform) -> Transform:
         match step:

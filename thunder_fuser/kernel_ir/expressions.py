@@ -171,7 +171,7 @@ class RawLoad:
 
 @dataclass(frozen=True, slots=True)
 class MappedRank:
-    """Distributed shared memory: the place of `address` in block `rank` of the cluster."""
+    """Distributed shared memory: `address` in block `rank` of the cluster."""
 
     address: Expr
     rank: Expr

@@ -39,7 +39,7 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the memory behind a pointer; an element at several indices counts once."""
+        """Bytes of the memory at a pointer; an element at several indices counts once."""
         match self.bound:
             case Scratch():
                 return self.bound.bytes
@@ -53,7 +53,7 @@ class KernelIR:
     """A kernel: parameters, launch configuration and body.
 
     template       name of the template, with which the kernel's name begins
-    operations     names of operations, the most telling first, for the kernel's name
+    operations     names of operations, the most characteristic first, for the kernel's name
     index          integer type of indices
     blocks_per_sm  blocks that must be resident on a multiprocessor; 0: no requirement
     shared_bytes   shared memory of a block

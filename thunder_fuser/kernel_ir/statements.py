@@ -109,7 +109,7 @@ class CopyAsync:
     """Asynchronous copy of `width` elements, 4, 8 or 16 bytes, from global to shared memory, not
     through registers. Only the issuing thread reads them, after `AwaitCopies`.
 
-    place   byte offset of the target in shared memory
+    place   byte offset of the destination in shared memory
     source  address of the first element
     """
 

@@ -2,7 +2,7 @@
 
 A name that no statement declares, or that one scope declares twice, is text that no compiler takes.
 Found here, it is an `InternalError` that names the kernel and the name, on machines without NVRTC
-as well. It runs under the option `verify`, behind `lower`.
+as well. It runs after `lower` if the option `verify` is set.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Scopes:
 
 
 def _declared_names(s: ir.Stmt) -> tuple[str, ...]:
-    """Names that the statements behind `s` in its scope may read."""
+    """Names that the statements after `s` in its scope may read."""
     match s:
         case (
             ir.Let()

@@ -2,7 +2,7 @@
 precision "fast".
 
 Requires: static sizes.
-Result: the mul_rn and exp_rn that are left are added or subtracted, perhaps behind views.
+Result: every remaining mul_rn and exp_rn is added or subtracted, possibly through views.
 
 What a torch call gives to another is rounded there: x * x - y * y is 0 of equal operands, and one
 FMA would make it the rounding error of y * y, of either sign. Elsewhere the two operations have

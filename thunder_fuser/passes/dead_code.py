@@ -37,7 +37,7 @@ def _without_idle_updates(fusion: Fusion) -> Fusion:
 
 
 def _changes(update: Update, fusion: Fusion) -> bool:
-    """True if an update writes anything but the value that is there."""
+    """True unless an update writes the value that the memory already has."""
     *moved, value = copy_chain(update.value, fusion)
     steps = [step for tensor in reversed(moved) for step in tensor.domain.transforms]
     return value is not update.target or bool(simplified(value.domain.logical, steps))

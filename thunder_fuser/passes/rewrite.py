@@ -47,7 +47,7 @@ class Rewrite(Rebuild):
     """Walks a fusion expression by expression, and keeps each unless a pass replaces it.
 
     Passes match on the old fusion's values and replace them by new ones: `rewrite[old]` is the
-    rewritten value of an old one. It is the old one itself as long as none of its producers was
+    rewritten value of an old one. It is the old one itself unless one of its producers was
     replaced: most passes find nothing most of the time, and copy nothing.
     """
 
@@ -79,7 +79,7 @@ class Rewrite(Rebuild):
         return super().__getitem__(old)
 
     def walk(self) -> Iterator[Expr]:
-        """The old expressions in order; new ones built meanwhile get the present one's origin."""
+        """The old expressions in order; new ones built in between get the current one's origin."""
         for expr in self._fusion.exprs:
             self.builder.origin = expr.origin
             yield expr

@@ -43,7 +43,7 @@ class _Chain(NamedTuple):
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
-    # Chains that end at the last result or stride_order; `asked` has views behind a stride_order.
+    # Chains that end at the last result or stride_order; `asked` has views after a stride_order.
     recent: dict[TensorView, _Chain] = {}
     results = set(fusion.results)
     memory = {*fusion.tensor_inputs, *results}

@@ -1,5 +1,5 @@
 """Assembly of a plan: kernels that `search.py` decides on, calls of torch, views and cats become
-segments in execution order, with a table of what lies where.
+segments in execution order, with the placement of their tensors.
 
 Results that are views of memory that exists anyway are segments that launch nothing, and so is a
 cat whose pieces kernels have written into its memory.
@@ -21,7 +21,8 @@ from thunder_fuser.ir.extract import Extract, extract
 from thunder_fuser.ir.fusion import Expr, OpaqueOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors
+from thunder_fuser.segment.anchors.anchors import Anchors
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.communication_overlap import awaited
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.layouts.boundary_layouts import order_boundaries
@@ -226,7 +227,7 @@ class PlanAssembly:
         return tuple(self.layouts[v] for v in map(part.whole, tensors))
 
     def _memory_of(self, group: Group, loaded: Iterable[TensorView]) -> set[TensorView]:
-        """Return the tensors whose memory a kernel reads. Views behind cuts are replaced by their
+        """Return the tensors whose memory a kernel reads. Views after cuts are replaced by their
         base, so that bytes shared by several views count once.
         """
         place = self.placement

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val, shape_text
+from thunder_fuser.ir.domain import Layout, shape_text
+from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.rows.legal_rows import has_strided_totals, legal_arrangement
 from thunder_fuser.lower.rows.online_reductions import one_pass
 from thunder_fuser.lower.rows.row_space import Arrangement
 from thunder_fuser.lower.rows.scan_program import refuse_scans
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.layouts.strided_accesses import MANY_BYTES
 
 MAX_OUTPUTS = 128

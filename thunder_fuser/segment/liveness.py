@@ -39,7 +39,7 @@ class Liveness:
 
     sizes  bytes of each storage
     kept   storages that no step frees: they are in memory until the end, or are not counted at all
-    given  storages that are in memory from the start, as long as they are read or kept
+    given  storages that are in memory from the start, while they are read or kept
     """
 
     steps: tuple[Step, ...]

@@ -48,7 +48,7 @@ class Segment:
     fusion         its computation as a fusion of its own with canonical numbers: equal segments
                    have equal ones. Its inputs are the segment's loads, its outputs `outputs`, its
                    updates those that are written in place
-    values         the plan's value behind each number of `fusion`
+    values         the plan's value for each number of `fusion`
     layouts        of the tensor inputs, then of the outputs, of `fusion`
     bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
     bytes_written  bytes of `outputs`, written once
@@ -59,7 +59,7 @@ class Segment:
     folds          the reductions and scans that it does, in order
     refusals       why it is not fused with earlier kernels that share data with it
     flops          arithmetic of a call of torch
-    awaited_by     the segment that waits for a collective; -1: it arrives before the caller goes on
+    awaited_by     the segment that waits for a collective; -1: it completes before the call returns
     estimator      estimates its time on the device that the plan is for
     """
 

@@ -16,8 +16,8 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.segment.anchors.anchors import AnchorGraph
 from thunder_fuser.segment.anchors.cat_slices import Sliced, cat_as_slices, joined_tensors
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.anchors.inner_orders import inner_orders
 from thunder_fuser.segment.anchors.limits import Limited, limited
 from thunder_fuser.segment.assembly import Divide, PlanAssembly

@@ -17,7 +17,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 def tied_to(plan: SegmentedFusion, segments: Iterable[int]) -> dict[int, tuple[int, Val]]:
     """Return the other segments that must run in torch if `segments` do, each with a segment that
-    it is tied to and the common value, whose bits depend on who computes it.
+    it is tied to and the common value, whose bits depend on what computes it.
     """
     computed = {s.index: _computed(s) for s in plan.segments if s.kernels}
     found: dict[int, tuple[int, Val]] = {}

@@ -8,7 +8,7 @@ from thunder_fuser.codegen.headers import expanded
 from thunder_fuser.codegen.kernel import Kernel, listing_text
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.ir.domain import Extent
+from thunder_fuser.ir.domain import Extent, shape_text
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -20,7 +20,6 @@ from thunder_fuser.ir.fusion import (
     ScanOp,
     TensorView,
     Val,
-    shape_text,
 )
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.printer import number_text

@@ -13,9 +13,8 @@ from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.frontends.definition import multidevice
 from thunder_fuser.frontends.definition.unavailable import unavailable_method
 from thunder_fuser.ir import fusion as ir
-from thunder_fuser.ir.domain import IterDomain, TensorDomain
+from thunder_fuser.ir.domain import IterDomain, TensorDomain, shape_text
 from thunder_fuser.ir.dtypes import DataType, Number
-from thunder_fuser.ir.fusion import shape_text
 
 if TYPE_CHECKING:
     from thunder_fuser.frontends.definition.recorder import Recorder

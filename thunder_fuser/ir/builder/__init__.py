@@ -16,6 +16,7 @@ from thunder_fuser.ir.builder.random import RandomBuilder
 from thunder_fuser.ir.builder.scans import ScanBuilder
 from thunder_fuser.ir.builder.values import Size
 from thunder_fuser.ir.builder.views import allocation_order
+from thunder_fuser.ir.domain import shape_text
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     Expr,
@@ -30,7 +31,6 @@ from thunder_fuser.ir.fusion import (
     Update,
     Val,
     move_op,
-    shape_text,
 )
 from thunder_fuser.ir.size_equations import equations_of_update
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder.values import broadcast_dim
 from thunder_fuser.ir.builder.views import ViewBuilder
-from thunder_fuser.ir.domain import IterDomain, broadcast, iteration, tensor_domain
-from thunder_fuser.ir.fusion import GatherOp, TensorView, shape_text
+from thunder_fuser.ir.domain import IterDomain, broadcast, iteration, shape_text, tensor_domain
+from thunder_fuser.ir.fusion import GatherOp, TensorView
 from thunder_fuser.ir.tables import indexing
 from thunder_fuser.ir.tables.indexing import Gather, Place
 

@@ -18,19 +18,11 @@ from thunder_fuser.ir.domain import (
     constant_if_known,
     iteration,
     replay,
+    shape_text,
     tensor_domain,
 )
 from thunder_fuser.ir.dtypes import DataType, Number, Operand, check_is_storage, of_number
-from thunder_fuser.ir.fusion import (
-    Expr,
-    Origin,
-    PointwiseOp,
-    Scalar,
-    TensorView,
-    Update,
-    Val,
-    shape_text,
-)
+from thunder_fuser.ir.fusion import Expr, Origin, PointwiseOp, Scalar, TensorView, Update, Val
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.size_equations import Solution, equations_of
 from thunder_fuser.ir.tables import pointwise

@@ -20,11 +20,12 @@ from thunder_fuser.ir.domain import (
     constant_if_known,
     iteration,
     replay,
+    shape_text,
     tensor_domain,
     without_assumptions,
 )
 from thunder_fuser.ir.dtypes import DataType, Number, check_is_storage
-from thunder_fuser.ir.fusion import CatOp, FullOp, IotaOp, TensorView, Val, move_op, shape_text
+from thunder_fuser.ir.fusion import CatOp, FullOp, IotaOp, TensorView, Val, move_op
 from thunder_fuser.ir.reshape import infer_shape, product, reshape_program
 from thunder_fuser.ir.size_arithmetic import smaller
 from thunder_fuser.ir.symbolic import is_at_most

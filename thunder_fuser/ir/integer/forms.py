@@ -1,6 +1,6 @@
-"""Data structures of integer forms: variables, digits, and sums of digits.
+"""Integer forms: sums of digits, with their arithmetic, questions and rewriting.
 
-The normal form is reached in `ir/integer/symint.py`, which re-exports the types of this file.
+The normal form is reached in `ir/integer/symint.py`, which re-exports these and `digits.py`.
 """
 
 from __future__ import annotations
@@ -8,23 +8,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.dag import backward_slice
-from thunder_fuser.ir.integer.bounds import (
-    Bound,
-    Interval,
-    larger_bounds,
-    product_bounds,
-    quotient_bounds,
-    remainder_bounds,
-)
+from thunder_fuser.ir.integer.bounds import Interval
+from thunder_fuser.ir.integer.digits import Base, Digit, Opaque, Term, Variable, operands_of
+from thunder_fuser.ir.integer.printer import text_of
 
 if TYPE_CHECKING:
     from thunder_fuser.ir.integer.symint import Context
-
-Operation: TypeAlias = Literal["*", "//", "%", "max"]
 
 
 def _quotient(x: Any, d: Any) -> Any:
@@ -54,87 +47,15 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "max": larger,
 }
 Number = TypeVar("Number")
-Term: TypeAlias = "tuple[Digit, int]"
 Leaf: TypeAlias = "Callable[[Digit], Form | None]"
 
 
-class Variable:
-    """A named integer with inclusive bounds, known to be divisible by `multiple`."""
-
-    __slots__ = ("hi", "lo", "multiple", "name", "ordinal")
-
-    def __init__(self, name: str, lo: int, hi: Bound, multiple: int, ordinal: int) -> None:
-        self.name: Final = name
-        self.lo: Final = lo
-        self.hi: Final = hi
-        self.multiple: Final = multiple
-        self.ordinal: Final = ordinal
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class Opaque:
-    """An irreducible base: `*` or `max` of two or more operands, `//` or `%` of two."""
-
-    __slots__ = ("hi", "lo", "op", "operands", "ordinal", "whole")
-
-    def __init__(self, op: Operation, operands: tuple[Form, ...], ordinal: int) -> None:
-        self.op: Final = op
-        self.operands: Final = operands
-        self.ordinal: Final = ordinal
-        bounds = [(x.lo, x.hi) for x in operands]
-        if op == "*":
-            lo, hi = product_bounds(bounds)
-        elif op == "max":
-            lo, hi = reduce(larger_bounds, bounds)
-        else:
-            lo, hi = (quotient_bounds if op == "//" else remainder_bounds)(*bounds)
-        self.lo: Final = lo
-        self.hi: Final = hi
-        # For x % d: (x // d) * d, whose sum with the remainder is x.
-        self.whole: Form | None = None
-
-    def __repr__(self) -> str:
-        if self.op == "max":
-            return f"max({', '.join(map(str, self.operands))})"
-        return self.op.join(f"({x})" if len(x.terms) > 1 else str(x) for x in self.operands)
-
-
-class Digit:
-    """`floor(base / s) mod e`, without the mod if e is None, with its exact bounds.
-
-    Compared and hashed by identity: one context never holds two equal digits.
-    """
-
-    __slots__ = ("base", "e", "hi", "lo", "ordinal", "s")
-
-    def __init__(
-        self, base: Base, s: int, e: int | None, lo: Bound, hi: Bound, ordinal: int
-    ) -> None:
-        self.base: Final = base
-        self.s: Final = s
-        self.e: Final = e
-        self.lo: Final = lo
-        self.hi: Final = hi
-        self.ordinal: Final = ordinal
-
-    def __repr__(self) -> str:
-        text = str(self.base)
-        if not isinstance(self.base, Variable) and (self.s > 1 or self.e is not None):
-            text = f"({text})"
-        if self.s > 1:
-            text += f"//{self.s}"
-        return text if self.e is None else f"{text}%{self.e}"
-
-
 class Form:
-    """An immutable, interned integer expression.  Made by a `Context`; combine with + - * // %.
+    """An immutable, interned integer expression. Made by a `Context`; combine with + - * // %.
 
     `lo` and `hi` bound its values (inclusive; None: unbounded): exact where its digits are
     independent of each other, which reshapes, splits and merges preserve; where products share
-    factors, as `products.py` proves them.  `==` is identity;
-    compare with an int through `equals`.
+    factors, as `products.py` proves them. `==` is identity; compare with an int by `equals`.
     """
 
     __slots__ = ("_variables", "const", "context", "divisions", "hi", "lo", "ordinal", "terms")
@@ -306,7 +227,7 @@ class Form:
         """Replace variables, and normalise again.
 
         Earlier simplifications relied on a variable's bounds, so its replacement must lie in them
-        wherever the result is used; a guard may be what keeps it there.
+        wherever the result is used; a guard may ensure that.
         """
         replacements: dict[Variable, Form] = {}
         for var, value in mapping.items():
@@ -371,45 +292,7 @@ class Form:
 
     def __format__(self, number: str) -> str:
         """A sum of products, those of more factors first; `number` formats the integers."""
-        # Factors of a product are forms; terms of one factor are in the order of their creation.
-        terms = sorted(self.terms, key=lambda term: _degree(term[0]), reverse=True)
-        parts = []
-        for digit, coef in terms:
-            shown = _product_text(digit)
-            scale = f"{abs(coef):{number}}*" if abs(coef) != 1 else ""
-            parts.append((coef < 0, scale + shown))
-        if self.const or not parts:
-            parts.append((self.const < 0, f"{abs(self.const):{number}}"))
-        text = "".join(f" {'-' if negative else '+'} {part}" for negative, part in parts)
-        return text[3:] if text.startswith(" + ") else "-" + text[3:]
-
-
-Base: TypeAlias = Variable | Opaque | Form
-
-
-def is_product(digit: Digit) -> bool:
-    """True if a digit is a product and nothing else."""
-    base = digit.base
-    return isinstance(base, Opaque) and base.op == "*" and digit.s == 1 and digit.e is None
-
-
-def _degree(digit: Digit) -> int:
-    return len(operands_of(digit.base)) if is_product(digit) else 1
-
-
-def _product_text(digit: Digit) -> str:
-    """A digit as a factor, in parentheses unless it is a name or a call."""
-    if is_product(digit):
-        return "*".join(_factor_text(x) for x in operands_of(digit.base))
-    base = digit.base
-    whole = digit.s == 1 and digit.e is None
-    is_word = isinstance(base, Variable) or (isinstance(base, Opaque) and base.op == "max")
-    return str(digit) if whole and is_word else f"({digit})"
-
-
-def _factor_text(form: Form) -> str:
-    single = len(form.terms) == 1 and not form.const and form.terms[0][1] == 1
-    return _product_text(form.terms[0][0]) if single else f"({form})"
+        return text_of(self, number)
 
 
 def add_into(terms: dict[Digit, int], form: Form, k: int) -> int:
@@ -427,13 +310,6 @@ def plain_variable(var: Form) -> Variable:
         if isinstance(base, Variable) and digit.e is None and digit.s == coef == base.multiple:
             return base
     raise FuserValueError(f"expected a variable, got ({var})")
-
-
-def operands_of(base: Base) -> tuple[Form, ...]:
-    """The forms that a base is made of."""
-    if isinstance(base, Variable):
-        return ()
-    return (base,) if isinstance(base, Form) else base.operands
 
 
 def nested(forms: Iterable[Form]) -> list[Form]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from thunder_fuser.ir.integer.bounds import Bound, Interval, both, sum_bounds
-from thunder_fuser.ir.integer.forms import Digit, Form, variables_of
+from thunder_fuser.ir.integer.digits import Digit
+from thunder_fuser.ir.integer.forms import Form, variables_of
 from thunder_fuser.ir.integer.products import is_never_negative
 
 

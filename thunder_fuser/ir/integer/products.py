@@ -15,7 +15,8 @@ from operator import mul
 from typing import TYPE_CHECKING, TypeAlias
 
 from thunder_fuser.ir.integer.bounds import Bound, product_bounds
-from thunder_fuser.ir.integer.forms import Digit, Form, Opaque, Term, Variable
+from thunder_fuser.ir.integer.digits import Digit, Opaque, Term, Variable
+from thunder_fuser.ir.integer.forms import Form
 from thunder_fuser.ir.integer.radix import factors_of, without
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import gcd
 
-from thunder_fuser.ir.integer.forms import Digit, Form, Opaque, Term
+from thunder_fuser.ir.integer.digits import Digit, Opaque, Term
+from thunder_fuser.ir.integer.forms import Form
 
 
 def can_cut(digit: Digit, t: int) -> bool:

@@ -26,16 +26,8 @@ from typing import TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.integer.bounds import Bound, Interval, period_of, sum_bounds
-from thunder_fuser.ir.integer.forms import (
-    Base,
-    Digit,
-    Form,
-    Opaque,
-    Operation,
-    Term,
-    Variable,
-    add_into,
-)
+from thunder_fuser.ir.integer.digits import Base, Digit, Opaque, Operation, Term, Variable
+from thunder_fuser.ir.integer.forms import Form, add_into
 from thunder_fuser.ir.integer.guard import Restriction, impossible, provable, restrict
 from thunder_fuser.ir.integer.products import long_division, lower_bound, monomials
 from thunder_fuser.ir.integer.radix import (

@@ -1,4 +1,4 @@
-"""Collectives: the functions behind the table's rows, and the communicator that executes them.
+"""Collectives: the functions of the table's rows, and the communicator that executes them.
 
 A collective runs along one axis of a mesh; the ranks of its devices lie within `span` numbers,
 which only cost estimates read. The program does not contain the process groups: the `Communicator`

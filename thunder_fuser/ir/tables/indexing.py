@@ -84,7 +84,7 @@ TABLE: Mapping[str, Gather] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def bounds_text(extent: int) -> str:
-    """Tail of the error message for an index out of bounds, shared by all places that find one."""
+    """Tail of the error message for an index out of bounds, shared by all code that detects one."""
     expected = f"expected 0 to {extent - 1}" if extent else "there is no element"
     return f"is out of bounds for size {extent}; {expected}"
 

@@ -122,7 +122,7 @@ class Call:
     def evaluate(
         self, tensors: Mapping[str, Any], a: Attributes, *, double: bool
     ) -> tuple[Any, ...]:
-        """All results for tensors of the operands' dtypes, or of float64 in their place."""
+        """All results for tensors of the operands' dtypes, or for float64 tensors instead."""
         run = self.reference if double and self.reference is not None else self.run
         found = run(**tensors, **a)
         return found if isinstance(found, tuple) else (found,)

@@ -23,7 +23,8 @@ import torch
 from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.dtypes import Category, DataType, Number, Operand
-from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.tables import pointwise_references as references
+from thunder_fuser.ir.values import TensorView, Val
 
 
 class Rule(enum.Enum):
@@ -185,76 +186,6 @@ def lookup(name: str) -> Op:
     return found
 
 
-def _is_integral(x: torch.Tensor) -> bool:
-    return not (x.dtype.is_floating_point or x.dtype.is_complex)
-
-
-def _is_minus_one(x: torch.Tensor) -> torch.Tensor:
-    return x == -1 if x.dtype.is_signed else torch.zeros_like(x, dtype=torch.bool)
-
-
-def _harmless(divisor: torch.Tensor) -> torch.Tensor:
-    """Divisors without 0 and -1 (replaced by 1), by which integer division cannot trap."""
-    return torch.where((divisor == 0) | _is_minus_one(divisor), torch.ones_like(divisor), divisor)
-
-
-def _div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    if not _is_integral(a):
-        return torch.div(a, b)
-    quotient = torch.div(a, _harmless(b), rounding_mode="trunc")
-    signed = torch.where(_is_minus_one(b), -a, quotient)
-    return torch.where(b == 0, torch.zeros_like(a), signed)
-
-
-def _fmod(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.fmod(a, _harmless(b) if _is_integral(a) else b)
-
-
-def _remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    if not _is_integral(a):
-        return torch.remainder(a, b)
-    rest = _fmod(a, b)
-    return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
-
-
-def _addcmul(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale: torch.Tensor
-) -> torch.Tensor:
-    return a + scale * b * c
-
-
-def _threshold(x: torch.Tensor, bound: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return torch.where(x <= bound, value, x)
-
-
-def _gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """torch.gcd, made non-negative: its sign is arbitrary if an operand is the lowest integer."""
-    return torch.gcd(a, b).abs()
-
-
-def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """torch.lerp of contiguous operands: last bits of complex results depend on strides."""
-    return torch.lerp(start.contiguous(), end.contiguous(), weight.contiguous())
-
-
-def _erfcinv(x: torch.Tensor) -> torch.Tensor:
-    """Inverse of erfc(y) = 2 * ndtr(-sqrt(2) * y)."""
-    return torch.special.ndtri(x * 0.5) * -(0.5**0.5)
-
-
-def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Right shift that fills with zeros; 0 for amounts outside 0..bits-1."""
-    bits = a.dtype.itemsize * 8
-    amount = b.to(torch.int64)
-    pattern = a.to(torch.int64)
-    if bits < 64:
-        pattern = pattern & ((1 << bits) - 1)
-    # Shifting by one first clears the sign bit of 64-bit patterns.
-    rest = ((pattern >> 1) & (2**63 - 1)) >> (amount - 1).clamp(0, 63)
-    shifted = torch.where(amount == 0, pattern, rest)
-    return torch.where((amount < 0) | (amount >= bits), 0, shifted).to(a.dtype)
-
-
 def _row(
     name: str,
     arity: int,
@@ -307,16 +238,16 @@ _ROWS = (
     _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}",
         facts="ieee commutative", neutral=1, absorbing=0, ulps=1),
     _row("mul_rn", 2, Rule.PROMOTE, "f", torch.mul, 1, facts="ieee commutative", neutral=1, ulps=1),
-    _row("div", 2, Rule.PROMOTE, "ifc", _div, 8, facts="ieee", neutral=1),
+    _row("div", 2, Rule.PROMOTE, "ifc", references.div, 8, facts="ieee", neutral=1),
     _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8, facts="ieee", neutral=1),
-    _row("mod", 2, Rule.PROMOTE, "if", _fmod, 16),
-    _row("fmod", 2, Rule.PROMOTE, "if", _fmod, 16),
-    _row("remainder", 2, Rule.PROMOTE, "if", _remainder, 18),
-    _row("gcd", 2, Rule.PROMOTE, "i", _gcd, 100),
+    _row("mod", 2, Rule.PROMOTE, "if", references.fmod, 16),
+    _row("fmod", 2, Rule.PROMOTE, "if", references.fmod, 16),
+    _row("remainder", 2, Rule.PROMOTE, "if", references.remainder, 18),
+    _row("gcd", 2, Rule.PROMOTE, "i", references.gcd, 100),
     _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40, neutral=1, ulps=16),
     _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8, facts="ieee"),
-    _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
-    _row("lerp", 3, Rule.PROMOTE, "fc", _lerp, 5),
+    _row("addcmul", 4, Rule.PROMOTE, "ifc", references.addcmul, 2, "{0} + {3} * {1} * {2}"),
+    _row("lerp", 3, Rule.PROMOTE, "fc", references.lerp, 5),
     # Rounding, sign and bounds. All propagate NaN, except sign, which gives 0.
     _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1, facts="ieee exact no_negative_zero"),
     _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3, facts="ieee exact"),
@@ -331,7 +262,7 @@ _ROWS = (
     _row("maximum", 2, Rule.PROMOTE, "bif", torch.maximum, 2,
         facts="ieee exact idempotent any_width"),
     _row("clamp", 3, Rule.KEEP, "if", torch.clamp, 4, facts="ieee exact"),
-    _row("threshold", 3, Rule.KEEP, "if", _threshold, 2, "{0} <= {1} ? {2} : {0}",
+    _row("threshold", 3, Rule.KEEP, "if", references.threshold, 2, "{0} <= {1} ? {2} : {0}",
         facts="ieee exact"),
     _row("nextafter", 2, Rule.PROMOTE, "f", torch.nextafter, 8, ulps=2),
     # Exponentials, logarithms, roots.
@@ -365,7 +296,7 @@ _ROWS = (
     _row("erf", 1, Rule.FLOAT, "bif", torch.erf, 20),
     _row("erfc", 1, Rule.FLOAT, "bif", torch.erfc, 30, facts="no_negative_zero"),
     _row("erfinv", 1, Rule.FLOAT, "bif", torch.erfinv, 30, ulps=16),
-    _row("erfcinv", 1, Rule.FLOAT, "bif", _erfcinv, 40, facts="cancels", ulps=32),
+    _row("erfcinv", 1, Rule.FLOAT, "bif", references.erfcinv, 40, facts="cancels", ulps=32),
     _row("lgamma", 1, Rule.FLOAT, "bif", torch.lgamma, 60, facts="cancels", ulps=16),
     _row("digamma", 1, Rule.FLOAT, "bif", torch.digamma, 90, facts="cancels", ulps=16),
     # Comparisons and tests. Integers and bools are finite and real.
@@ -405,7 +336,7 @@ _ROWS = (
         facts="any_width", neutral=0),
     _row("bitwise_right_shift", 2, Rule.KEEP, "i", torch.bitwise_right_shift, 3,
         facts="any_width", neutral=0),
-    _row("logical_right_shift", 2, Rule.KEEP, "i", _logical_right_shift, 3, neutral=0),
+    _row("logical_right_shift", 2, Rule.KEEP, "i", references.logical_right_shift, 3, neutral=0),
 )  # fmt: skip
 
 ROUNDED: Mapping[str, str] = MappingProxyType({"mul": "mul_rn", "exp": "exp_rn"})

@@ -187,7 +187,7 @@ def _product(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 def _xor_sum(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Bitwise XOR: the number of set bits at each place, modulo 2."""
+    """Bitwise XOR: the number of set bits at each position, modulo 2."""
     if not dims:
         return x
     places = range(1 if x.dtype is torch.bool else 8 * x.dtype.itemsize)
@@ -335,7 +335,7 @@ _ONE_PASS_ROWS = (
 )
 
 ONE_PASS: Mapping[str, Reduction] = MappingProxyType({row.name: row for row in _ONE_PASS_ROWS})
-"""One-pass reductions that a kernel may use in place of two dependent ones
+"""One-pass reductions that a kernel may use instead of two dependent ones
 (`lower/rows/online_reductions.py`). Fusions do not contain them.
 """
 

@@ -1,4 +1,4 @@
-"""The torch calls behind opaque operations, with nvFuser's names and parameters where it has them.
+"""The torch calls of opaque operations, with nvFuser's names and parameters where it has them.
 
 Parameters annotated as tensors are operands; omitted optional ones are None. Unless stated, the
 operands of matrix products, attention and convolutions have one floating or complex dtype, which is

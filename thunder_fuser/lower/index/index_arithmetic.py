@@ -20,14 +20,8 @@ from typing import TypeVar
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.bounds import Interval, product_bounds, sum_bounds
-from thunder_fuser.ir.integer.forms import (
-    Base,
-    Digit,
-    Form,
-    Opaque,
-    Variable,
-    nested,
-)
+from thunder_fuser.ir.integer.digits import Base, Digit, Opaque, Variable
+from thunder_fuser.ir.integer.forms import Form, nested
 from thunder_fuser.ir.integer.guard import provable
 from thunder_fuser.kernel_ir import (
     Binary,
@@ -52,7 +46,7 @@ class IndexArithmetic:
     """Computes forms of one context as indices of type `dtype` (Int32 or Int).
 
     `statements` collects the definitions of the temporaries (`prefix` and a number) that the
-    expressions use, each computed once.  A child's statements go behind its parent's, in an inner
+    expressions use, each computed once. A child's statements follow its parent's, in an inner
     scope.
     """
 

@@ -8,13 +8,8 @@ from __future__ import annotations
 from thunder_fuser.errors import Refusal
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS, COLUMN_ACCUMULATORS
-from thunder_fuser.lower.rows.row_program import (
-    ALONE,
-    accumulator_words,
-    has_column_totals,
-    pull_rows,
-    role_of,
-)
+from thunder_fuser.lower.rows.roles import ALONE, accumulator_words, has_column_totals, role_of
+from thunder_fuser.lower.rows.row_program import pull_rows
 from thunder_fuser.lower.rows.row_space import Arrangement, arrangements
 
 
@@ -37,7 +32,7 @@ def legal_arrangement(body: KernelBody, largest_cluster: int = 1) -> Arrangement
             strided = strided or arrangement
     if strided is not None:
         return strided
-    # The refusal of an arrangement that nearly fits says more than that of one that never could.
+    # Refusals of arrangements that nearly fit are more informative than those of others.
     return next((r for r in refusals if r.code != "space" and r.text != ALONE), refusals[0])
 
 

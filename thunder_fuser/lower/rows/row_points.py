@@ -33,7 +33,7 @@ class RowPoints:
 
     def __init__(self, space: Space, row: Form, column: Form) -> None:
         place = unflatten(row, space.sizes, space.kept)
-        # A single reduced dimension takes the column as it is: padding lanes lie before or behind.
+        # A single reduced dimension takes the column as it is: padding lanes lie outside of it.
         only = len(space.folded) == 1
         place |= {space.folded[0]: column} if only else unflatten(column, space.sizes, space.folded)
         self.space = space
@@ -74,12 +74,12 @@ class RowPoints:
         if space.sizes != space.shape:
             ways.append((space.sizes, self.index, space.kept))
         for sizes, index, kept in ways:
-            for dims, is_wide in ((kept, False), (range(len(index)), True)):
+            for dims, is_element in ((kept, False), (range(len(index)), True)):
                 moving = [k for k in sorted(dims) if sizes[k] != 1]
                 if _moving(tensor.sizes) == [sizes[k] for k in moving]:
                     ahead = iter(moving)
                     place = (self._zero if n == 1 else index[next(ahead)] for n in tensor.sizes)
-                    return tuple(place), is_wide
+                    return tuple(place), is_element
         return None
 
     def of_views(self, tensor: TensorView, body: KernelBody) -> Iterator[Place]:
@@ -97,11 +97,11 @@ class RowPoints:
                 yield found
             return
         every = range(len(self.index))
-        for dims, is_wide in ((every, True), (self.space.kept, False)):
+        for dims, is_element in ((every, True), (self.space.kept, False)):
             place = {k: self.index[k] for k in dims}
             index = placed(tensor, self.space, place, self._zero)
             if index is not None:
-                yield index, is_wide
+                yield index, is_element
 
     def writes_neighbours(
         self, tensor: TensorView, index: Sequence[Form], body: KernelBody

@@ -10,40 +10,29 @@ it is to compute can be pulled at such points: no pattern matching is involved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from thunder_fuser.analysis.layout import address_at, unflatten
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
-from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.domain import Layout, shape_text
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val, shape_text
+from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
-from thunder_fuser.lower.rows.row_points import RowPoints, is_over, placed
+from thunder_fuser.lower.rows.roles import Point, Roles, refuse_roles, role_of
+from thunder_fuser.lower.rows.row_points import RowPoints, placed
 from thunder_fuser.lower.rows.row_space import Arrangement, LaneAxis, Space
 from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 
-Point = Literal["column", "group", "row", "one"]
-"""Points of a grid reduction's result: each column, each column of each group of rows, each row, or
-a single point.
-"""
-Role = Literal["fold"] | Point
-"""Role of a reduction in an arrangement: complete at each row ("fold"), or a grid reduction, with
-the points of its result.
-"""
-Roles = Mapping[TensorView, Role | None]
 PulledReduction = tuple[ReductionOp, Value, Value | None]
 """A reduction that is complete at each row, with the values of its elements and their positions."""
-MANY_GROUPS, FEWEST_ROWS = 512, 32
-"""More groups of rows than `MANY_GROUPS` have partial results that do not stay in caches: then each
-group needs `FEWEST_ROWS` rows, so that they are small beside the rows.
-"""
-ALONE = "its blocks would have nothing to share"
+PulledStore = tuple[TensorView, Value, Form]
+"""An output, its value at a point, and the address of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +53,31 @@ class PulledEpilogue:
     points: int
     index: Form
     graph: ScalarGraph
-    stores: tuple[tuple[TensorView, Value, Form], ...]
+    stores: tuple[PulledStore, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """Values of a reduction kernel: elements of reductions, with positions if these are reduced
-    too, and stores with addresses. `extent`: points along the lane axis, padding included.
+    """Values of a reduction kernel.
+
+    folds           reductions that are complete at each row
+    totals          grid reductions
+    element_stores  stores of an element at every point of the iteration space
+    row_stores      stores of an element for each row
+    epilogues       what is computed from grid reductions
+    extent          points along the lane axis, padding included
+    inside          predicate of lanes that have a point
     """
 
     graph: ScalarGraph
     folds: tuple[PulledReduction, ...]
     totals: tuple[PulledGridReduction, ...]
-    wide: tuple[tuple[TensorView, Value, Form], ...]
-    narrow: tuple[tuple[TensorView, Value, Form], ...]
+    element_stores: tuple[PulledStore, ...]
+    row_stores: tuple[PulledStore, ...]
     epilogues: tuple[PulledEpilogue, ...]
     lane_index: Form
     extent: int
     inside: Conjunction
-
-
-def has_column_totals(arrangement: Arrangement, body: KernelBody) -> bool:
-    """True if there are column accumulators: threads own columns over all rows of a block."""
-    return any(role_of(fold, arrangement) in ("column", "group") for fold in body.folds)
 
 
 def pull_rows(
@@ -103,7 +94,7 @@ def pull_rows(
                 vector may lie before the row
     """
     roles = {fold.output: role_of(fold, arrangement) for fold in body.folds}
-    refusal = _refuse_roles(roles, arrangement, body)
+    refusal = refuse_roles(roles, arrangement, body)
     if refusal is not None:
         return refusal
     space, context = arrangement.space, Context()
@@ -111,35 +102,25 @@ def pull_rows(
     points = RowPoints(space, lanes.row, lanes.column)
     pull = Pull(body, context, lanes.inside, lanes.lane)
     totals = {t for t, role in roles.items() if role != "fold"}
-    wide: list[tuple[TensorView, Value, Form]] = []
-    narrow: list[tuple[TensorView, Value, Form]] = []
-    late: dict[TensorView, None] = {}
     try:
-        made, accumulated = _pull_folds(roles, points, pull, body)
-        for tensor in body.outputs:
-            found = _found(tensor, points, pull, totals, body)
-            if found is not None:
-                value, index, is_wide = found
-                kind = wide if is_wide else narrow
-                address = _store_address(index, body.stores.get(tensor), context)
-                kind.append((tensor, value, address))
-            elif _reads(tensor, totals, body):
-                late[tensor] = None
-            else:
-                return Refusal("shape", _other_space(tensor, space), tensor.name)
-        finishes = tuple(_finishes(late, arrangement, roles, body))
+        folds, grid_reductions = _pull_folds(roles, points, pull, body)
+        stores = _pull_stores(points, pull, totals, body)
+        if isinstance(stores, Refusal):
+            return stores
+        epilogues = tuple(_pull_epilogues(stores.late, arrangement, roles, body))
     except Unreadable as error:
         return Refusal("stage", str(error), error.tensor.name)
-    left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
-    if left:
-        return Refusal("total", _waits_for_blocks(left[0], totals, body), left[0].name)
+    stored = {tensor for epilogue in epilogues for tensor, _, _ in epilogue.stores}
+    left = next((t for t in stores.late if t not in stored), None)
+    if left is not None:
+        return Refusal("total", _waits_for_blocks(left, totals, body), left.name)
     return PulledRows(
         pull.graph,
-        made,
-        accumulated,
-        tuple(wide),
-        tuple(narrow),
-        finishes,
+        folds,
+        grid_reductions,
+        tuple(stores.elements),
+        tuple(stores.rows),
+        epilogues,
         lanes.lane,
         lanes.extent,
         lanes.inside,
@@ -188,31 +169,6 @@ def _begin(row: Form, vector: int, space: Space, body: KernelBody) -> Form:
     return row.context.const(0) if largest is None else largest.address % vector
 
 
-def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> Refusal | None:
-    """Return why the roles of a body's reductions do not fit the arrangement, or None."""
-    space, folds = arrangement.space, body.folds
-    for fold in folds:
-        if roles[fold.output] is None:
-            text = (
-                f"it reduces {_reduced(fold)}, {folds[0].output.name} reduces {_reduced(folds[0])}"
-            )
-            way_out = "a kernel has one set of rows, so that each needs its own"
-            return Refusal("space", f"{text}: {way_out}", fold.output.name)
-    has_totals = any(role != "fold" for role in roles.values())
-    if (arrangement.grid_split == "none") == has_totals:
-        return Refusal("grid_split", ALONE, folds[0].output.name)
-    of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
-    of_group = space.rows // max(arrangement.groups, 1)
-    if arrangement.groups > MANY_GROUPS and of_group < FEWEST_ROWS:
-        text = (
-            f"{arrangement.groups:,} groups of {of_group} rows have column accumulators of their "
-            f"own, which one kernel keeps in memory until all of its blocks are ready: that pays "
-            f"for {FEWEST_ROWS} rows or more; what reads them is in another kernel"
-        )
-        return Refusal("grid_split", text, of_columns[-1].output.name)
-    return None
-
-
 def _pull_folds(
     roles: Roles, points: RowPoints, pull: Pull, body: KernelBody
 ) -> tuple[tuple[PulledReduction, ...], tuple[PulledGridReduction, ...]]:
@@ -236,12 +192,6 @@ def _pull_folds(
     return tuple(made), tuple(accumulated)
 
 
-def _reduced(fold: ReductionOp) -> str:
-    """Return a text that names the dimensions a reduction reduces."""
-    dims = ", ".join(map(str, fold.dims))
-    return f"dimension{'s' if len(fold.dims) > 1 else ''} {dims} of {shape_text(fold.input.sizes)}"
-
-
 def _waits_for_blocks(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> str:
     """Return why a tensor that needs a grid reduction at every element is not computed here."""
     named = ", ".join(
@@ -263,7 +213,34 @@ def _other_space(tensor: TensorView, space: Space) -> str:
     )
 
 
-def _found(
+class _PulledStores(NamedTuple):
+    """Stores at every point and at each row; `late`: outputs left to epilogues."""
+
+    elements: list[PulledStore]
+    rows: list[PulledStore]
+    late: list[TensorView]
+
+
+def _pull_stores(
+    points: RowPoints, pull: Pull, totals: set[TensorView], body: KernelBody
+) -> _PulledStores | Refusal:
+    """Pull the outputs; a Refusal for one that does not match the kernel's points or rows."""
+    stores = _PulledStores([], [], [])
+    for tensor in body.outputs:
+        pulled = _pull_output(tensor, points, pull, totals, body)
+        if pulled is not None:
+            value, index, is_element = pulled
+            address = _store_address(index, body.stores.get(tensor), pull.context)
+            kind = stores.elements if is_element else stores.rows
+            kind.append((tensor, value, address))
+        elif _reads(tensor, totals, body):
+            stores.late.append(tensor)
+        else:
+            return Refusal("shape", _other_space(tensor, points.space), tensor.name)
+    return stores
+
+
+def _pull_output(
     tensor: TensorView, points: RowPoints, pull: Pull, totals: set[TensorView], body: KernelBody
 ) -> tuple[Value, Sequence[Form], bool] | None:
     """Return an output's value, its index, and True if it has an element at every point; None if it
@@ -271,15 +248,15 @@ def _found(
     """
     place = points.of_output(tensor)
     if place is not None:
-        index, is_wide = place
-        asks = is_wide and points.space.has_parts and tensor in body.expected
+        index, is_element = place
+        asks = is_element and points.space.has_parts and tensor in body.expected
         if asks and not points.writes_neighbours(tensor, index, body):
             return None
         value = _value_at(tensor, index, pull, totals)
         return None if value is None else (value, *place)
-    for index, is_wide in points.of_views(tensor, body):
+    for index, is_element in points.of_views(tensor, body):
         try:
-            return pull.emit(tensor, index), index, is_wide
+            return pull.emit(tensor, index), index, is_element
         except Unreadable:
             # A reduction is not available at this point: try the next one, or leave it to another
             # kernel.
@@ -299,31 +276,8 @@ def _value_at(
         raise
 
 
-def role_of(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
-    """Return the role of a reduction in an arrangement; None if it has none."""
-    space = arrangement.space
-    if is_over(fold, space, space.folded):
-        return "row" if arrangement.grid_split == "columns" else "fold"
-    if arrangement.grid_split != "rows":
-        return None
-    if is_over(fold, space, space.kept):
-        return "column"
-    within = set(space.kept) - set(arrangement.grouped)
-    is_alike = arrangement.grouped and fold.input.sizes == space.shape
-    if is_alike and set(space.parts_of(fold.dims)) == within:
-        return "group"
-    is_whole = fold.output.numel == 1
-    return "one" if is_whole and fold.input.numel == space.rows else None
-
-
-def accumulator_words(fold: ReductionOp) -> int:
-    """Return the 32-bit registers of a reduction's accumulator."""
-    each = max(1, fold.accumulate.itemsize // 4)
-    return each * reductions.lookup(fold.op).accumulator.words
-
-
-def _finishes(
-    late: Mapping[TensorView, None],
+def _pull_epilogues(
+    late: Sequence[TensorView],
     arrangement: Arrangement,
     roles: Roles,
     body: KernelBody,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, unflatten
 from thunder_fuser.errors import Refusal
-from thunder_fuser.ir.fusion import ScanOp, TensorView, shape_text
+from thunder_fuser.ir.domain import shape_text
+from thunder_fuser.ir.fusion import ScanOp, TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable

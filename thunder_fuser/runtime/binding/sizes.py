@@ -8,16 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from thunder_fuser.errors import FuserError, FuserValueError, InternalError
-from thunder_fuser.ir.domain import Extent, Resize, replay
-from thunder_fuser.ir.fusion import (
-    Expr,
-    Fusion,
-    Scalar,
-    TensorView,
-    Val,
-    ViewOp,
-    shape_text,
-)
+from thunder_fuser.ir.domain import Extent, Resize, replay, shape_text
+from thunder_fuser.ir.fusion import Expr, Fusion, Scalar, TensorView, Val, ViewOp
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.size_equations import Side, conflict, equations_of, line_of
 from thunder_fuser.ir.symbolic import size_variables, variable_of

@@ -7,9 +7,9 @@ write them into slices of the cat's memory, and the cat itself launches nothing.
 plans both ways and takes the better one.
 
 The memory of a piece follows from the strides of the cat: a slice is an offset, a permutation
-reorders strides, a reshape of a dense tensor multiplies them. So pieces are found behind views, in
+reorders strides, a reshape of a dense tensor multiplies them. So pieces are found through views, in
 cats of cats, and before pointwise consumers of a cat; and a tensor that is just a view of a
-kernel's value has one piece. Where no kernel could write a piece alone (it is an input, it is there
+kernel's value has one piece. Where no kernel could write a piece alone (it is an input, it occurs
 twice, or a caller sees its memory through another result) a copy of it is the piece.
 """
 
@@ -90,7 +90,7 @@ def joined_tensors(
     fusion: Fusion, layouts: Mapping[TensorView, Layout], shared: Iterable[TensorView] = ()
 ) -> list[TensorView]:
     """Return the stored tensors, among `layouts`, that are cats, pads or views of values that need
-    more than one kernel: of reductions, and of values behind cuts; or of `shared` pieces.
+    more than one kernel: of reductions, and of values after cuts; or of `shared` pieces.
     """
     if fusion.updates:
         return []

@@ -9,14 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from thunder_fuser.ir.fusion import CutOp, FoldOp, IotaOp, OpaqueOp, RandomOp, TensorView, Val
-from thunder_fuser.segment.anchors.anchors import (
-    Anchor,
-    AnchorGraph,
-    Anchors,
-    Dependencies,
-    members,
-    union,
-)
+from thunder_fuser.segment.anchors.anchors import Anchor, Anchors, Dependencies, members, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 
 NEIGHBOURS = 8
 """Most preceding readers of a tensor that an anchor is linked to: anchors far apart in a program

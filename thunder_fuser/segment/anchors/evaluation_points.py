@@ -1,10 +1,10 @@
-"""Evaluation points: number of indices at which a kernel would evaluate a value per output point,
-because views and cats read it at several.
+"""Evaluation points: the indices at which a kernel would evaluate a value per output point, several
+because of views and cats.
 
-Such places multiply: a tensor that adds a shifted copy of itself ten times is evaluated at eleven
-places, one that is concatenated with itself ten times at a thousand. First, places are told apart
-by the views in between, which is quick and may count one place twice; only where these are too
-many, by their indices.
+Their number multiplies: a tensor that adds a shifted copy of itself ten times is evaluated at 11
+points, one that is concatenated with itself ten times at 1,024. Points are distinguished by the
+views in between first, which is fast and may count one point twice; only if these are too many, by
+their indices.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form
 
-MAX_PLACES = 32
-"""Most places at which one value is evaluated in a kernel; with more of them it is stored."""
+MAX_POINTS = 32
+"""Most points at which one value is evaluated in a kernel; with more of them it is stored."""
 _MOVING = (Split, Merge, Resize, Reorder)
 
 
 def repeated(
     fusion: Fusion, stored: Collection[Val], operations: Mapping[Val, int], most: int
 ) -> dict[TensorView, int]:
-    """Return values to store, with their numbers of places: those evaluated at more than MAX_PLACES
-    places, or with more than `most` operations at all places together.
+    """Return values to store, with their numbers of points: those evaluated at more than MAX_POINTS
+    points, or with more than `most` operations at all points together.
 
     stored      values that are read from memory
     operations  number of operations that compute a value
     """
-    if not _found(fusion, stored, operations, most, _Ways()):
+    if not _found(fusion, stored, operations, most, _ViewChains()):
         return {}
     return _found(fusion, stored, operations, most, _Indices())
 
 
-class _Places(Protocol):
-    """Representation of places by which they are told apart."""
+class _EvaluationPoints(Protocol):
+    """Representation of evaluation points by which they are distinguished."""
 
     def own(self, tensor: TensorView) -> Hashable: ...
-    def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]: ...
+    def of_operands(self, expr: Expr, point: Hashable) -> list[tuple[Val, Hashable]]: ...
 
 
 def _found(
@@ -64,9 +64,9 @@ def _found(
     stored: Collection[Val],
     operations: Mapping[Val, int],
     most: int,
-    places: _Places,
+    points: _EvaluationPoints,
 ) -> dict[TensorView, int]:
-    wanted: dict[Val, set[Hashable]] = {t: {places.own(t)} for t in fusion.results}
+    wanted: dict[Val, set[Hashable]] = {t: {points.own(t)} for t in fusion.results}
     found: dict[TensorView, int] = {}
     for expr in reversed(fusion.exprs):
         output = expr.output
@@ -76,20 +76,20 @@ def _found(
         count, size = len(here), operations.get(output, 0)
         # A reduction, a scan or a call is computed once, for all readers.
         is_read = output in stored or isinstance(expr, FoldOp | OpaqueOp)
-        if not is_read and count > 1 and size and (count > MAX_PLACES or count * size > most):
+        if not is_read and count > 1 and size and (count > MAX_POINTS or count * size > most):
             found[output] = count
             is_read = True
         if is_read:
-            here = {places.own(output)}
-        for place in here:
-            for operand, there in places.of_operands(expr, place):
+            here = {points.own(output)}
+        for point in here:
+            for operand, there in points.of_operands(expr, point):
                 if isinstance(operand, TensorView) and operand in operations:
                     wanted.setdefault(operand, set()).add(there)
     return found
 
 
-class _Ways:
-    """Places, as chains of views and cats from a point of the kernel."""
+class _ViewChains:
+    """Evaluation points, as chains of views and cats from a point of the kernel."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Hashable, ...], int] = {}
@@ -97,32 +97,32 @@ class _Ways:
     def own(self, tensor: TensorView) -> Hashable:
         return 0
 
-    def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]:
+    def of_operands(self, expr: Expr, point: Hashable) -> list[tuple[Val, Hashable]]:
         match expr:
             case ViewOp() | PadOp() if any(
                 isinstance(s, _MOVING) for s in expr.output.domain.transforms
             ):
-                return [(expr.input, self._behind(place, expr.output.id, 0))]
+                return [(expr.input, self._through(point, expr.output.id, 0))]
             case CatOp():
                 return [
-                    (piece, self._behind(place, expr.output.id, k))
+                    (piece, self._through(point, expr.output.id, k))
                     for k, piece in enumerate(expr.inputs)
                 ]
             case GatherOp():
-                return [(expr.input, self._behind(place, expr.output.id, 0)), (expr.index, place)]
+                return [(expr.input, self._through(point, expr.output.id, 0)), (expr.index, point)]
             case ReductionOp() | ScanOp():
                 return [(expr.input, 0)]
             case OpaqueOp():
                 return [(v, 0) for v in dict.fromkeys(expr.inputs)]
             case _:
-                return [(v, place) for v in dict.fromkeys(expr.inputs)]
+                return [(v, point) for v in dict.fromkeys(expr.inputs)]
 
-    def _behind(self, *way: Hashable) -> int:
+    def _through(self, *way: Hashable) -> int:
         return self._numbers.setdefault(way, len(self._numbers) + 1)
 
 
 class _Indices:
-    """Places, as indices with one form for each dimension."""
+    """Evaluation points, as indices with one form for each dimension."""
 
     def __init__(self) -> None:
         self._context = Context()
@@ -142,26 +142,26 @@ class _Indices:
             )
         return self._points[key]
 
-    def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]:
-        assert isinstance(place, tuple)
+    def of_operands(self, expr: Expr, point: Hashable) -> list[tuple[Val, Hashable]]:
+        assert isinstance(point, tuple)
         match expr:
             case PointwiseOp():
                 return [
-                    (v, self._canonical(v, place[len(place) - v.rank :]))
+                    (v, self._canonical(v, point[len(point) - v.rank :]))
                     for v in dict.fromkeys(expr.inputs)
                     if isinstance(v, TensorView)
                 ]
             case ViewOp() | CopyOp() | CutOp() | PadOp():
                 domain = expr.output.domain
-                point, _ = pull(place, domain.root, domain.transforms, self._zero)
-                return [(expr.input, self._canonical(expr.input, point))]
+                read, _ = pull(point, domain.root, domain.transforms, self._zero)
+                return [(expr.input, self._canonical(expr.input, read))]
             case CatOp():
-                return list(self._pieces(expr, place))
+                return list(self._pieces(expr, point))
             case GatherOp():
-                index = tuple(place[k] for k in expr.index_axes)
-                at = [place[k] for k in expr.input_axes]
-                (read,) = self._point((expr.input.sizes[expr.dim],), f"{expr.output.name}{index}")
-                at.insert(expr.dim, read)
+                index = tuple(point[k] for k in expr.index_axes)
+                at = [point[k] for k in expr.input_axes]
+                (along,) = self._point((expr.input.sizes[expr.dim],), f"{expr.output.name}{index}")
+                at.insert(expr.dim, along)
                 return [
                     (expr.input, self._canonical(expr.input, at)),
                     (expr.index, self._canonical(expr.index, index)),
@@ -173,12 +173,12 @@ class _Indices:
             case _:
                 return []
 
-    def _pieces(self, cat: CatOp, place: tuple[Form, ...]) -> list[tuple[Val, Hashable]]:
+    def _pieces(self, cat: CatOp, point: tuple[Form, ...]) -> list[tuple[Val, Hashable]]:
         found: list[tuple[Val, Hashable]] = []
         start = 0
         for piece in cat.inputs:
-            point = (*place[: cat.dim], place[cat.dim] - start, *place[cat.dim + 1 :])
-            found.append((piece, self._canonical(piece, point)))
+            read = (*point[: cat.dim], point[cat.dim] - start, *point[cat.dim + 1 :])
+            found.append((piece, self._canonical(piece, read)))
             start += piece.sizes[cat.dim]
         return found
 

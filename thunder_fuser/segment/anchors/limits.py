@@ -29,7 +29,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     with_values,
 )
-from thunder_fuser.segment.anchors.evaluation_points import MAX_PLACES, repeated
+from thunder_fuser.segment.anchors.evaluation_points import MAX_POINTS, repeated
 from thunder_fuser.segment.anchors.stencils import read_by_reductions
 
 MAX_OPERATIONS = 1024
@@ -74,9 +74,9 @@ def _within_limits(fusion: Fusion) -> Limited:
     folds = sum(isinstance(e, FoldOp) for e in fusion.exprs)
     few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES and folds <= MAX_STAGES
     if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
-        # Each view may double the places at which a value is evaluated.
+        # Each view may double the points at which a value is evaluated.
         views = sum(isinstance(e, MoveOp | GatherOp) for e in fusion.exprs)
-        if len(fusion.exprs) <= MAX_OPERATIONS and 2**views <= MAX_PLACES:
+        if len(fusion.exprs) <= MAX_OPERATIONS and 2**views <= MAX_POINTS:
             return Limited(fusion, {})
     return _Limits(fusion).limited()
 
@@ -146,7 +146,7 @@ class _Limits:
         self._stages[output] = stages + isinstance(expr, FoldOp)
 
     def _cut_stages(self, place: int, expr: Expr) -> None:
-        """Cut right behind the last reduction within MAX_STAGES."""
+        """Cut right after the last reduction within MAX_STAGES."""
         (tensor,) = (v for v in expr.inputs if isinstance(v, TensorView))
         stages = self._stages[tensor]
         while True:
@@ -235,7 +235,7 @@ class _Limits:
 
 
 def _with_cuts(fusion: Fusion, cut: Iterable[TensorView]) -> Fusion:
-    """Insert a segment_set behind each of some tensors; their readers read its result."""
+    """Insert a segment_set after each of some tensors; their readers read its result."""
     cut = set(cut)
     following = max(v.id for v in fusion.values())
     behind: dict[Val, Val] = {}

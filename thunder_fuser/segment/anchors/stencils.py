@@ -110,7 +110,7 @@ def _chain(
 
 
 def _places(wanted: TensorView, definitions: Mapping[Val, Expr]) -> dict[TensorView, set[Hashable]]:
-    """Return the places at which each value is read per element, told apart by views between."""
+    """Return the evaluation points of each value per element, distinguished by views in between."""
     numbers: dict[Hashable, int] = {}
     found: dict[TensorView, set[Hashable]] = {wanted: {0}}
     for tensor in _latest_first(wanted, definitions):

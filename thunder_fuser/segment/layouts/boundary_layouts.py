@@ -16,7 +16,7 @@ from thunder_fuser.analysis.layout import dense_layout
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, ScanOp, TensorView
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.segment.anchors.anchors import AnchorGraph
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.layouts.strided_accesses import MANY_BYTES, strided_accesses
 from thunder_fuser.segment.placement import SameAs
 from thunder_fuser.segment.recompute.recompute import Group, computed_and_loaded

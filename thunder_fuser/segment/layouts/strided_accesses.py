@@ -101,6 +101,8 @@ def _row_accesses(body: KernelBody, arrangement: Arrangement) -> list[Access]:
     # With a grid split, the innermost loop goes over columns, even in an outer reduction.
     is_outer = arrangement.space.is_outer and arrangement.grid_split == "none"
     loops = ("r", "c") if is_outer else ("c", "r")
-    stored = [(tensor, address) for tensor, _, address in (*found.wide, *found.narrow)]
+    stored = [
+        (tensor, address) for tensor, _, address in (*found.element_stores, *found.row_stores)
+    ]
     loaded = [(load.tensor, load.address) for load in found.graph.loads]
     return [Access(tensor, address, loops) for tensor, address in (*loaded, *stored)]

@@ -26,7 +26,8 @@ from thunder_fuser.lower.rows.row_threads import (
     OUTER_ROWS,
     VECTORS_PER_THREAD,
 )
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.legality import Legal, Legality
 
 

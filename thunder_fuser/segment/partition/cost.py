@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
 from thunder_fuser.segment.anchors.dependencies import DependencyGraph
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.partition.bandwidth_loss import BandwidthModel
 from thunder_fuser.segment.recompute.recompute import Group, grouped

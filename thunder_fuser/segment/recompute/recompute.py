@@ -29,7 +29,8 @@ from thunder_fuser.ir.fusion import (
     Val,
 )
 from thunder_fuser.ir.tables import pointwise, random
-from thunder_fuser.segment.anchors.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.anchors.anchors import Anchors, members, union
+from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.recompute.min_cut import INFINITE
 from thunder_fuser.segment.recompute.store_or_recompute import Choice, Value, materialize
@@ -282,7 +283,7 @@ class _Subgraph:
     """Backward slice of a kernel's anchors up to loaded tensors; operands come before results.
 
     is_written  True for a value that is stored anyway
-    far         such values behind NEAR others, whose operands are not considered. Without this
+    far         such values beyond NEAR others, whose operands are not considered. Without this
                 limit, recomputation from the first layer would be considered in every layer
     """
 

@@ -1,7 +1,7 @@
 """Materialisation as a minimum cut: choice of the values that are stored, and of those that are
 recomputed where they are read.
 
-Several consumers want values. Each reads a value from memory or computes it from operands, which it
+Several consumers need values. Each reads a value from memory or computes it from operands, which it
 obtains in the same two ways. A value in memory costs a write, paid once; every read and every
 computation is paid by the consumer that does it.
 
@@ -34,7 +34,7 @@ WritePrice = Callable[[int], int]
 
 
 class Value(NamedTuple):
-    """A value that consumers want, or compute other values from. Prices share one unit.
+    """A value that consumers need, or compute other values from. Prices share one unit.
 
     operands  values that it is computed from, by number; each is smaller than its own
     write     price of storing it
@@ -75,7 +75,7 @@ class Lazily(dict[int, Value]):
 
 
 def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice, ...]:
-    """Return the choice of each consumer, given the values that it wants.
+    """Return the choice of each consumer, given the values that it needs.
 
     A local search minimises the price of all together.
     """
@@ -206,7 +206,7 @@ class _Problem:
 def _response(
     values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
 ) -> Choice:
-    """Return the cheapest choice of a consumer that wants some values."""
+    """Return the cheapest choice of a consumer that needs some values."""
     reads = _worth_asking(values, wanted, least, extra)
     rows: dict[int, _Row] = {}
     for v in sorted(reads):
@@ -320,7 +320,7 @@ def _without_vain(
 ) -> Mapping[int, Value]:
     """Return all values that may be wanted; those that are never cheaper to compute than to read,
     for any number of consumers, get `compute=None`: such as a sum with a term of the same size that
-    has no other user. Consumers need not look behind such values, so that the residual stream of a
+    has no other user. Consumers need not look beyond such values, so that the residual stream of a
     transformer does not connect its layers to one network.
     """
     roots = {v for names in wanted for v in names}

@@ -1,7 +1,7 @@
 """Memory budget: recomputation in the backward so that the forward saves no more bytes than the
 user asks for (`thunder.jit(..., memory_budget=)`).
 
-Selective activation checkpointing, with prices in the place of rules. Every forward value that the
+Selective activation checkpointing, with prices instead of rules. Every forward value that the
 backward needs is saved, or recomputed from others. The price of rerunning each call is known:
 arithmetic, bytes moved for calls of torch, their FLOPs. With a price per saved byte, the cheapest
 choice is one minimum cut over the forward; the budget determines the price: the lowest at which the

@@ -1,8 +1,8 @@
 """Joining of regions that other calls separate, without raising the peak of held memory.
 
-Steps between two regions move in front of both, as far as the second region depends on them, or
-behind both, if they depend on the first. Either way tensors live longer: ten activations in front
-of ten matrix products are alive at once. So two regions are joined only while no step holds more
+Steps between two regions move before both, if the second region depends on them, or after both, if
+they depend on the first. Either way tensors live longer: ten activations before ten matrix products
+are alive at once. So two regions are joined only while no step holds more
 bytes than its limit.
 """
 
@@ -122,7 +122,7 @@ class Joining:
     def _orders(self, window: Sequence[Unit]) -> Iterator[list[Unit]]:
         """Yield orders in which the first and the last unit are joined, if dependencies permit.
 
-        The joined unit takes the place of the first, or that of the last.
+        The joined unit takes the position of the first, or that of the last.
         """
         first, *between, last = window
         made = set(first.makes)
@@ -160,7 +160,7 @@ class Joining:
         return Unit(parts, Step(reads, gives - inside), needs, makes)
 
     def _read_after(self, position: int, steps: Sequence[Step]) -> set[int]:
-        """Return storages of these steps that parts behind `position` read."""
+        """Return storages of these steps that parts after `position` read."""
         storages = {s for step in steps for s in (*step.reads, *step.gives)}
         return {
             s

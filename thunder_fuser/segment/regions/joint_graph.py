@@ -113,7 +113,7 @@ class Call(NamedTuple):
     shows            results that share memory of operands: (result, operand)
     primitives       numbers of its primitives; empty: only torch can run it
     updates          it writes into memory of operands
-    has_effect       it has side effects, so that its place in the order matters
+    has_effect       it has side effects, so that its position in the order matters
     is_argument      it names an argument of the program
     begins_backward  it names an incoming gradient
     """

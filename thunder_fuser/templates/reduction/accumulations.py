@@ -9,7 +9,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import WORD
-from thunder_fuser.lower.rows.row_program import Point
+from thunder_fuser.lower.rows.roles import Point
 from thunder_fuser.lower.scalar_graph import ScalarGraph, Value
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectors.lanes import Lanes

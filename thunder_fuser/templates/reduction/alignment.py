@@ -41,5 +41,5 @@ def is_aligned(pulled: PulledRows | Refusal) -> TypeGuard[PulledRows]:
     if any(accumulator.vector and not accumulator.pads for accumulator in taken):
         return False
     mentioned = [f for node in pulled.graph for f in forms(node)]
-    mentioned += [address for _, _, address in (*pulled.wide, *pulled.narrow)]
+    mentioned += [address for _, _, address in (*pulled.element_stores, *pulled.row_stores)]
     return has_arithmetic(mentioned)

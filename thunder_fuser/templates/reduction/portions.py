@@ -5,7 +5,8 @@ alone.
 from __future__ import annotations
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.integer.forms import Variable, variables_of
+from thunder_fuser.ir.integer.digits import Variable
+from thunder_fuser.ir.integer.forms import variables_of
 from thunder_fuser.lower.vectors.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.cached_values import choose_common
 from thunder_fuser.templates.reduction.pipelining import vectors_of_rows

@@ -32,14 +32,12 @@ from thunder_fuser.lower.register_budget import (
     MAX_ACCUMULATORS,
 )
 from thunder_fuser.lower.rows.online_reductions import exact_variances, in_one_pass
+from thunder_fuser.lower.rows.roles import accumulator_words, has_column_totals, role_of
 from thunder_fuser.lower.rows.row_program import (
     PulledEpilogue,
     PulledGridReduction,
     PulledRows,
-    accumulator_words,
-    has_column_totals,
     pull_rows,
-    role_of,
 )
 from thunder_fuser.lower.rows.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import Load, Value
@@ -127,7 +125,9 @@ class _Candidate:
         if may_align(self.arrangement, self.axis, vector, self.device):
             aligned = pull_rows(self.axis, vector, self.arrangement, self.body, is_aligned=True)
             pulled = aligned if is_aligned(aligned) else pulled
-        if self.outer_shared and not (pulled.wide or any(stages_of(pulled.folds).values())):
+        if self.outer_shared and not (
+            pulled.element_stores or any(stages_of(pulled.folds).values())
+        ):
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
@@ -170,7 +170,7 @@ class _Candidate:
             of_rows=of_rows * each // WORD,
             of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * each // WORD,
             row_groups=self.arrangement.groups,
-            reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
+            reads_once=not pulled.element_stores and not any(stages_of(pulled.folds).values()),
             is_narrow=lanes.vector < each,
         )
         if self.device.threads_are_serial:
@@ -196,7 +196,7 @@ class _Candidate:
         space, grid_split = self.arrangement.space, self.arrangement.grid_split
         # Lanes of rows are guarded one by one; vectors of columns are stored whole.
         vectorized = self.axis == "columns" or not pulled.inside
-        row_stores = self._stores(pulled.narrow, lanes, vectorized and self.axis == "rows")
+        row_stores = self._stores(pulled.row_stores, lanes, vectorized and self.axis == "rows")
         rows = MappedRows(
             rows=space.rows,
             columns=space.columns,
@@ -212,7 +212,7 @@ class _Candidate:
                 epilogues=tuple(map(self._epilogue, pulled.epilogues)),
             ),
             writes=Writes(
-                elements=tuple(self._stores(pulled.wide, lanes, vectorized)),
+                elements=tuple(self._stores(pulled.element_stores, lanes, vectorized)),
                 passes=tuple(store_passes(pulled, grid_split, self.body.updates)),
                 rows=tuple(row_stores),
             ),

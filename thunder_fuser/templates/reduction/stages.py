@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.lower.rows.row_program import PulledReduction, PulledRows, accumulator_words
+from thunder_fuser.lower.rows.roles import accumulator_words
+from thunder_fuser.lower.rows.row_program import PulledReduction, PulledRows
 from thunder_fuser.lower.rows.row_space import GridSplit
 from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
 
@@ -42,6 +43,6 @@ def store_passes(
     """
     stages = stages_of(pulled.folds)
     last = 1 + max(stages.values(), default=0)
-    for tensor, value, _ in pulled.wide:
+    for tensor, value, _ in pulled.element_stores:
         waits = grid_split == "columns" or tensor in updated or not stages
         yield last if waits else _first_pass(value, stages)

@@ -14,8 +14,9 @@ from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type, refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import shape_text
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView, Val, shape_text
+from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import scans
 from thunder_fuser.segment.regions.joint_graph import Role
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from thunder_fuser.inspect.program import Step
+from thunder_fuser.inspect.data.program import Step
 
 _LONGEST = 400
 """Longest period, in steps, of a repeat."""

@@ -14,8 +14,8 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.inspect import sass
-from thunder_fuser.inspect.program import Detail, KernelFacts
+from thunder_fuser.inspect.collect import sass
+from thunder_fuser.inspect.data.program import Detail, KernelFacts
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.kernel_ir import KernelIR
 from thunder_fuser.observers import Stage, observing, text_of
@@ -28,7 +28,7 @@ Section = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Road:
+class _Lowered:
     """Schedule, kernel IR and kernel of one segment."""
 
     schedule: object = None
@@ -59,60 +59,62 @@ def detail_of(
     repro    script that runs the fusion
     budget   decremented if the plan is compiled
     """
-    roads = _roads(plan)
-    cubin = _compiled(plan, roads, budget)
+    segments = _lowered(plan)
+    cubin = _compiled(plan, segments, budget)
     sections = [("plan", listing), *_passed(fusion)]
     facts = []
     listings = _machine_code(cubin)
-    for index, road in roads.items():
-        assert road.ir is not None
-        assert road.kernel is not None
+    for index, lowered in segments.items():
+        assert lowered.ir is not None
+        assert lowered.kernel is not None
         assert plan.device is not None
         where = f"segment {index} on {plan.device.name}"
         sections += [
-            (f"schedule, {where}", text_of(road.schedule)),
-            (f"kernel IR, {where}", text_of(road.ir)),
-            (f"source, {where}", road.kernel.listing),
+            (f"schedule, {where}", text_of(lowered.schedule)),
+            (f"kernel IR, {where}", text_of(lowered.ir)),
+            (f"source, {where}", lowered.kernel.listing),
         ]
-        if road.kernel.name in listings and cubin is not None:
-            sections.append((f"machine code, {where} ({cubin.arch})", listings[road.kernel.name]))
-        facts.append(_facts(index, road.ir, road.kernel, plan.device, cubin))
-    known = {road.kernel.source for road in roads.values() if road.kernel is not None}
+        if lowered.kernel.name in listings and cubin is not None:
+            sections.append(
+                (f"machine code, {where} ({cubin.arch})", listings[lowered.kernel.name])
+            )
+        facts.append(_facts(index, lowered.ir, lowered.kernel, plan.device, cubin))
+    known = {lowered.kernel.source for lowered in segments.values() if lowered.kernel is not None}
     sections += [
         (f"source that ran here, {k.name}", k.listing) for k in ran if k.source not in known
     ]
     return Detail((name,), (*sections, ("repro", repro)), tuple(facts))
 
 
-def _roads(plan: SegmentedFusion) -> dict[int, _Road]:
+def _lowered(plan: SegmentedFusion) -> dict[int, _Lowered]:
     """Stages by segment index, of one of each group of equal segments; empty for open sizes."""
-    found: dict[int, _Road] = {}
+    found: dict[int, _Lowered] = {}
     if plan.device is None or plan.sizes is not None:
         return found
 
     def seen(stage: Stage, value: object) -> None:
         if not stage.detail:
             return
-        road = found.setdefault(int(stage.detail.split()[1]), _Road())
+        lowered = found.setdefault(int(stage.detail.split()[1]), _Lowered())
         match value:
             case KernelIR():
-                road.ir = value
+                lowered.ir = value
             case Kernel():
-                road.kernel = value
+                lowered.kernel = value
             case _:
-                road.schedule = value
+                lowered.schedule = value
 
     with observing(seen):
         generate_kernels(plan, plan.device)
     return found
 
 
-def _compiled(plan: SegmentedFusion, roads: dict[int, _Road], budget: Budget) -> Cubin | None:
+def _compiled(plan: SegmentedFusion, segments: dict[int, _Lowered], budget: Budget) -> Cubin | None:
     """Compile a plan with NVRTC or load it from the cache; None if that fails or the budget is
     used up.
     """
     # Compile what a call compiles, so that its cache entry is found.
-    kernels = {r.kernel.name: r.kernel for r in roads.values() if r.kernel is not None}
+    kernels = {s.kernel.name: s.kernel for s in segments.values() if s.kernel is not None}
     if not kernels or plan.device is None or budget.plans <= 0:
         return None
     budget.plans -= 1

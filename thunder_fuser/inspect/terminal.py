@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from thunder_fuser.inspect.folding import folded
-from thunder_fuser.inspect.lines import LineCost, by_line
-from thunder_fuser.inspect.program import FREE, Part, Program, Step
-from thunder_fuser.inspect.refused import Refused
+from thunder_fuser.inspect.data.folding import folded
+from thunder_fuser.inspect.data.lines import LineCost, by_line
+from thunder_fuser.inspect.data.program import FREE, Part, Program, Step
+from thunder_fuser.inspect.data.refusals import Refused
 from thunder_fuser.inspect.units import bytes_text, seconds_text
 from thunder_fuser.segment.plan import counted
 

@@ -31,10 +31,19 @@ from thunder_fuser.frontends.thunder.plans.storages import Storages
 from thunder_fuser.frontends.thunder.repro import script
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
-from thunder_fuser.inspect.details import Budget, detail_of, differences
-from thunder_fuser.inspect.of_plan import steps_of_plan
-from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor, beside
-from thunder_fuser.inspect.refused import refused
+from thunder_fuser.inspect.collect.details import Budget, detail_of, differences
+from thunder_fuser.inspect.collect.of_plan import steps_of_plan
+from thunder_fuser.inspect.data.program import (
+    Detail,
+    Kind,
+    Part,
+    Program,
+    Role,
+    Step,
+    Tensor,
+    beside,
+)
+from thunder_fuser.inspect.data.refusals import refused
 from thunder_fuser.log import Status, status
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -98,7 +107,7 @@ def _unpacked(bsym: BoundSymbol) -> list[Proxy]:
 
 
 def _name_of(given: Any) -> str:
-    """Name of a compiled function for the user, also behind Dynamo's wrappers."""
+    """Name of a compiled function for the user, also inside Dynamo's wrappers."""
     data = thunder.compile_data(given)
     original = data.fn if data is not None else getattr(given, "_func", given)
     for inside in ("_torchdynamo_orig_callable", "_orig_mod"):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from thunder_fuser.inspect.refused import Refused
+from thunder_fuser.inspect.data.refusals import Refused
 
 Kind = Literal["pointwise", "reduction", "scan", "torch", "communication", "view", "concat"]
 Role = Literal["argument", "result", "saved", "inner"]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.data.program import FREE, Program, Step
 from thunder_fuser.inspect.units import line_text
 
 _GRADIENT = "gradient of "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from thunder_fuser.inspect.program import FREE, Detail, Program, Step
-from thunder_fuser.inspect.table import Cell, Column, table
+from thunder_fuser.inspect.data.program import FREE, Detail, Program, Step
+from thunder_fuser.inspect.page.table import Cell, Column, table
 from thunder_fuser.inspect.units import bytes_text, line_text, seconds_text
 
 _TEXTS_BYTES = 2_300_000
@@ -40,7 +40,7 @@ def texts(program: Program) -> Iterator[tuple[str, str, str]]:
 
 
 def _shown(program: Program) -> dict[str, str]:
-    """Return HTML of each text by its place; beyond the limit, a note where to find it instead."""
+    """Return HTML of each text by its place; beyond the limit, a note on where to find it."""
     texts = [
         (title.startswith("machine code"), f"{k}.{n}", f"details[{k}].sections", title, text)
         for k, detail in enumerate(program.details)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
 
-from thunder_fuser.inspect.folding import Fold, folded
-from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.data.folding import Fold, folded
+from thunder_fuser.inspect.data.program import FREE, Program, Step
 from thunder_fuser.inspect.units import bytes_text, seconds_text
 
 _WIDTH = 300

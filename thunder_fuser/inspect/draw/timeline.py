@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from thunder_fuser.inspect.program import Program
+from thunder_fuser.inspect.data.program import Program
 from thunder_fuser.inspect.units import bytes_text
 
 _WIDTH = 900

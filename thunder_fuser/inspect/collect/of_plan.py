@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.frontends.definition import FusionDefinition
-from thunder_fuser.inspect.details import Budget, detail_of
-from thunder_fuser.inspect.program import Kind, Part, Program, Role, Step, Tensor
-from thunder_fuser.inspect.refused import refused
+from thunder_fuser.inspect.collect.details import Budget, detail_of
+from thunder_fuser.inspect.data.program import Kind, Part, Program, Role, Step, Tensor
+from thunder_fuser.inspect.data.refusals import refused
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.observers import text_of
 from thunder_fuser.segment.communication_overlap import collective_of

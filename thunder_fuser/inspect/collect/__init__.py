@@ -1,0 +1,1 @@
+"""Collection of the data of a report from traces and plans."""
