@@ -9,12 +9,7 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 *Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
 with a number, `logsumexp` of integers.
 
-*Reflected operators of a number and a complex tensor*: torch's operator for a quotient runs another
-kernel than its function, and in a sum the number is the second operand, which `alpha` scales.
-
-*Remainders of 16-bit floats by a number*, which torch rounds to their dtype.
-
-*Floor division by a number* that is 0 in the dtype that torch computes in, and not in Python's.
+*Numbers beside tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
 
 *Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
 
@@ -42,10 +37,18 @@ from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
-from thunder_fuser.frontends.thunder.claims.operands import is_static, rounded_number
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
-from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
+from thunder_fuser.frontends.thunder.numbers import (
+    checked_calls,
+    divided,
+    floor_divide,
+    in_common_dtype,
+    in_dtype_of,
+    number_divided,
+    quotient_in_dtype,
+)
 
 Function = Callable[..., Any]
 
@@ -122,20 +125,28 @@ def lookasides() -> dict[Function, Function]:
     found[TensorProxy.__isub__] = found[ltorch.sub_]
     # torch adds the number to the tensor, in either order of the operands.
     found[TensorProxy.__radd__] = ltorch.add
-    found[TensorProxy.__rtruediv__] = _number_divided
+    found[TensorProxy.__rtruediv__] = number_divided
     # Thunder looks up methods for these that it does not define.
     found[TensorProxy.__mod__] = found[ltorch.remainder]
-    found[TensorProxy.__rmod__] = lambda x, other: _quotient_in_dtype(ltorch.remainder, other, x)
+    found[TensorProxy.__rmod__] = lambda x, other: quotient_in_dtype(ltorch.remainder, other, x)
     found[TensorProxy.__imod__] = ltorch.remainder_
     found[TensorProxy.__floordiv__] = found[ltorch.floor_divide]
     found[TensorProxy.__rfloordiv__] = lambda x, other: ltorch.floor_divide(
-        _in_dtype_of(other, x), x
+        in_dtype_of(other, x), x
     )
+    for theirs, check in checked_calls():
+        found[theirs] = check(found.get(theirs, _symbol_of(theirs)))
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
+
+
+def _symbol_of(call: Function) -> Function:
+    """Thunder's symbol for a torch function, or the call itself, if it is one of Thunder's."""
+    found: Function = ltorch._torch_to_thunder_function_map.get(call, call)
+    return found
 
 
 def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
@@ -291,57 +302,6 @@ def _batch_norm(
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
-    """`number / x`, which torch's operator computes as a product with the reciprocal. For real
-    numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
-    parts.
-    """
-    if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
-        return ltorch.mul(ltorch.reciprocal(x), number)
-    return ltorch.true_divide(number, x)
-
-
-def _quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
-    """Remainders of 16-bit floats: torch rounds a number to their dtype, as it does a tensor."""
-    return symbol(_in_dtype_of(x, other), _in_dtype_of(other, x))
-
-
-def _in_dtype_of(number: Any, x: Any) -> Any:
-    """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
-    if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
-        return number
-    if type(number) is float:
-        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
-    if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
-        return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
-    return number
-
-
-def _floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
-    """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
-    return symbol(x, _as_computed(divisor, x))
-
-
-def _div(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
-    if rounding_mode == "trunc" and symbol is ltorch.div:
-        return TRUNC_DIVIDE(x, divisor)
-    if rounding_mode == "floor":
-        divisor = _as_computed(divisor, x)
-    return symbol(x, divisor, rounding_mode=rounding_mode)
-
-
-def _as_computed(number: Any, x: Any) -> Any:
-    """Round a float beside a tensor to the precision that torch computes in."""
-    if type(number) is not float or not isinstance(x, TensorProxy):
-        return number
-    stored = dtypes.to_torch_dtype(x.dtype)
-    result = torch.get_default_dtype() if dtypes.is_exact_dtype(x.dtype) else stored
-    return number if result is torch.float64 else rounded_number(number, torch.float32)
-
-
-_HALVES = (dtypes.float16, dtypes.bfloat16)
-
-
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
@@ -355,12 +315,14 @@ _AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "masked_fill_": _masked_fill,
     "logsumexp": _logsumexp,
     "batch_norm": _batch_norm,
-    "floor_divide": _floor_divide,
-    "floor_divide_": _floor_divide,
-    "div": _div,
-    "div_": _div,
-    "fmod": _quotient_in_dtype,
-    "remainder": _quotient_in_dtype,
+    "floor_divide": floor_divide,
+    "floor_divide_": floor_divide,
+    "div": divided,
+    "div_": divided,
+    "fmod": quotient_in_dtype,
+    "remainder": quotient_in_dtype,
+    "addcmul": in_common_dtype,
+    "addcdiv": in_common_dtype,
 }
 """Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""
 
