@@ -40,7 +40,8 @@ LAYERS = (
 )
 # The same of the files and folders of the Thunder frontend.
 LAYERS_OF_THUNDER = (
-    *("remembered", "jit_options", "fuel", "claims", "composites", "autograd", "lookasides"),
+    *("remembered", "jit_options", "fuel", "claims", "composites", "autograd", "numbers"),
+    "lookasides",
     *("trace", "regions", "distributed", "repro", "call", "memory", "symbol", "fusion_record"),
     *("first_calls", "compiled", "fuser", "recipes", "plans", "__init__"),
 )

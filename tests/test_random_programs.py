@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 FUSIONS, FUNCTIONS, CALLS, SIZES = 150, 75, 40, 50
 ON_GPUS, NORMS = 40, 15
-DEFINITIONS, OF_ALL_OPERATIONS = 20, 400
+DEFINITIONS, OF_ALL_OPERATIONS = 20, 500
 
 each_device = pytest.mark.parametrize(
     "device", range(len(devices())), ids=lambda k: devices()[k].name

@@ -187,9 +187,13 @@ def _attention(m: Maker) -> None:
     dtype = m.rng.choice((DataType.Float, DataType.Double, DataType.BFloat16))
     batch, heads, rows, columns, width = (_few(m) for _ in range(5))
     queries, keys = [batch, heads, rows, width], [batch, heads, columns, width]
-    q, k, v = (_operand(m, dims, dtype) for dims in (queries, keys, keys))
-    if q is None or k is None or v is None or not all(map(m.is_finite, (q, k, v))):
-        return  # torch's kernel for CPUs has zeros for rows of NaN
+    # Torch's kernel for CPUs has zeros for rows of NaN.
+    q, k, v = (
+        m.tensor(dims, dtype, lambda _: inputs.quarters(m.rng, dtype))
+        for dims in (queries, keys, keys)
+    )
+    if [m.dims(x) for x in (q, k, v)] != [queries, keys, keys]:
+        return
     causal = rows == columns and m.chance(0.4)
     made = m.do("sdpfa_fwd", q, k, v, is_causal=causal)
     if made and m.chance(0.5):

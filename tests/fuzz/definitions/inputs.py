@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.support.inputs import random_tensor
+from tests.support.inputs import QUARTERS, random_tensor
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.view_arguments import stride_order_of
 
@@ -82,6 +82,11 @@ def random_promise(rng: random.Random, sizes: Sequence[int], apart: bool) -> Pro
 
 def numbers(rng: random.Random, dtype: DataType, special: bool) -> Fill:
     return lambda count: random_tensor(rng, [count], dtype, special=special)
+
+
+def quarters(rng: random.Random, dtype: DataType) -> Fill:
+    """Ordinary floats."""
+    return lambda count: torch.tensor(rng.choices(QUARTERS, k=count)).to(dtype.torch)
 
 
 def positions(rng: random.Random, dtype: DataType, bound: int) -> Fill:

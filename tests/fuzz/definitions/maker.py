@@ -96,7 +96,7 @@ class Maker:
         dims: Sequence[tuple[int, ...]],
         dtype: DataType,
         fill: Callable[[int], inputs.Fill] | None = None,
-    ) -> Ref | None:
+    ) -> Ref:
         """A new input; `fill` gives the numbers of each call."""
         while dims and max(self._count(dims, k) for k in range(CALLS)) > MAX_NUMEL:
             dims = list(dims)[1:]
@@ -199,9 +199,6 @@ class Maker:
 
     def rank(self, ref: Ref) -> int:
         return self.numbers[ref.place][0].dim()
-
-    def is_finite(self, ref: Ref) -> bool:
-        return all(bool(x.isfinite().all()) for x in self.numbers[ref.place])
 
     def known(self, ref: Ref, dim: int) -> int | None:
         """The size as the definition knows it."""

@@ -46,7 +46,7 @@ def _partner(m: Maker, x: Ref, row: pointwise.Op) -> Ref | Number:
         if found is not None:
             return found
     if drawn < 0.75:
-        return m.tensor(m.related(m.dims(x)), m.dtype(x)) or m.constant(m.dtype(x))
+        return m.tensor(m.related(m.dims(x)), m.dtype(x))
     scalars = [s for s in m.scalars if m.dtype(s).category <= m.dtype(x).category]
     if drawn < 0.85 and scalars:
         return m.rng.choice(scalars)
@@ -57,8 +57,7 @@ def _condition(m: Maker, x: Ref) -> Ref | Number:
     found = m.pick(lambda y: m.dtype(y) is DataType.Bool and _broadcasts(m, y, x))
     if found is not None and m.chance(0.6):
         return found
-    made = m.tensor(m.related(m.dims(x)), DataType.Bool)
-    return m.chance(0.5) if made is None else made
+    return m.chance(0.5) if m.chance(0.2) else m.tensor(m.related(m.dims(x)), DataType.Bool)
 
 
 def _broadcasts(m: Maker, x: Ref, y: Ref) -> bool:
