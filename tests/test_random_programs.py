@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fuzz.definitions.generate import random_definition
+from tests.fuzz.definitions.judge import judge_definitions
 from tests.fuzz.fusions import judge_fusions
 from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
 from tests.fuzz.gpus import gpu_of, judge_on_gpus
 from tests.fuzz.judge import judge
 from tests.fuzz.kernels import devices
 from tests.fuzz.open_sizes import judge_sizes
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.ir.tables import opaque
 
 pytestmark = pytest.mark.slow
 
 FUSIONS, FUNCTIONS, CALLS, SIZES = 150, 75, 40, 50
 ON_GPUS, NORMS = 40, 15
+DEFINITIONS, OF_ALL_OPERATIONS = 20, 500
 
 each_device = pytest.mark.parametrize(
     "device", range(len(devices())), ids=lambda k: devices()[k].name
@@ -69,3 +74,17 @@ def test_norms_with_the_schedules_of_random_gpus() -> None:
     verdicts = judge(list(map(program_of_norms, range(NORMS))), gpu_of)
     assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
     assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
+
+
+@each_device
+def test_definitions_are_what_their_operations_mean(device: int) -> None:
+    """All of `fd.ops`, with open sizes, called with tensors of several sizes and layouts."""
+    verdicts = judge_definitions(seeds(device, DEFINITIONS), device)
+    assert [v for v in verdicts if v.outcome != "right"] == []
+
+
+def test_every_operation_of_a_definition_is_written() -> None:
+    programs = map(random_definition, range(OF_ALL_OPERATIONS))
+    written = {step.op for program in programs for step in program.steps}
+    collectives = {name for name, row in opaque.TABLE.items() if row.is_collective}
+    assert set(dir(FusionDefinition().ops)) - collectives - written == set()

@@ -4,14 +4,14 @@
 
 Kinds: torch, functions through thunder.jit against eager torch; calls, such with products,
 attention, convolutions, writes and sorts of torch between, and budgets, whose memory is counted;
-fusion, definitions against
-float64; sizes, definitions of open and computed sizes against torch; gpu, definitions with the
-schedules of GPUs that have little of this or of that, as CUDA C++ for the host and as plain C,
-against float64; norms, functions of norms, softmaxes and losses with such schedules, against eager
-torch. All run under the option
-`strict`, so that no fallback to torch passes unseen. Each difference is printed with the smallest
-program that shows it; the last line has the figures. A program is a function of its seed:
-`--seed N --count 1` finds it again.
+fusion, fusions of the op tables against float64; definition, calls of `fd` with open sizes, each
+against its meaning in torch, called several times, against float64; sizes, definitions of open and
+computed sizes against torch; gpu, fusions with the schedules of GPUs that have little of this or of
+that, as CUDA C++ for the host and as plain C, against float64; norms, functions of norms, softmaxes
+and losses with such schedules, against eager torch. All run under the option `strict`, so that no
+fallback to torch passes unseen. Each difference is printed with the smallest program that shows it;
+the last line has the figures. A program is a function of its seed: `--seed N --count 1` finds it
+again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from functools import partial
 from typing import Protocol
 
 import thunder_fuser
+from tests.fuzz.definitions.judge import judge_definitions
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
 from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
 from tests.fuzz.gpus import gpu_of, judge_on_gpus
@@ -119,6 +120,7 @@ _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "torch": partial(_torch, made=random_program, memory=False),
     "calls": partial(_torch, made=program_with_calls, memory=True),
     "fusion": partial(_definitions, judge_fusions),
+    "definition": partial(_definitions, judge_definitions),
     "sizes": partial(_definitions, judge_sizes),
     "gpu": partial(_definitions, judge_on_gpus),
     "norms": partial(_torch, made=program_of_norms, memory=False, device_of=gpu_of),

@@ -19,9 +19,9 @@ from tests.support.generator_cats import cat_case
 from tests.support.generator_shifts import shift_case
 from tests.support.sequential_c_tables import Unprintable
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.passes.rewrite import memory_behind_results
 from thunder_fuser.runtime.executable import Executable
-from thunder_fuser.segment.plan import SegmentedFusion
 
 _CPU = torch.device("cpu")
 LONG = (1, 2, 3, 8, 33, 64, 127, 128, 129, 255, 256, 257, 512, 1000, 1024, 1025, 2049, 4096, 4099)
@@ -107,7 +107,7 @@ def judged(
             try:
                 outputs = made(inputs)
                 case.check(outputs, case.updated(inputs))
-                problem = _memory(made.plan, outputs)
+                problem = memory_shared_by_mistake(made.plan.fusion, outputs)
             except Unprintable:
                 verdicts.append(FusionVerdict(case.seed, name, "unprintable"))
             except AssertionError as error:
@@ -124,13 +124,13 @@ def _told(case: Case, error: Exception) -> str:
     return f"{type(error).__name__}: {error}\n{case.fusion}"
 
 
-def _memory(plan: SegmentedFusion, outputs: Sequence[torch.Tensor]) -> str:
+def memory_shared_by_mistake(fusion: Fusion, outputs: Sequence[torch.Tensor]) -> str:
     """Which results share memory although they are no views of one tensor, or ""."""
-    behind = memory_behind_results(plan.fusion)
-    views = plan.fusion.outputs
+    behind = memory_behind_results(fusion)
+    views = fusion.outputs
     filled = [k for k, x in enumerate(outputs) if x.numel()]
     return "".join(
-        f"results {a} and {b} share memory\n{plan.fusion}"
+        f"results {a} and {b} share memory\n{fusion}"
         for a, b in combinations(filled, 2)
         if _storage(outputs[a]) == _storage(outputs[b]) and behind[views[a]] != behind[views[b]]
     )

@@ -25,6 +25,7 @@ from thunder_fuser.passes.cat_of_slices import cat_of_slices
 from thunder_fuser.passes.common_subexpressions import common_subexpressions
 from thunder_fuser.passes.contract_products import contract_products
 from thunder_fuser.passes.dead_code import dead_code
+from thunder_fuser.passes.empty_calls import empty_calls
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.random_masks import random_masks
@@ -38,6 +39,8 @@ from thunder_fuser.passes.view_chains import view_chains
 PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     # First, so that the others do not look at dead code.
     dead_code,
+    # Before constants, which these are.
+    empty_calls,
     # Before constants and casts, which simplify what is left of a reduction.
     broadcast_reductions,
     # Before broadcasts are folded: it needs the dimension along which a value is constant.

@@ -3,9 +3,7 @@
 *Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
 with a number, `logsumexp` of integers.
 
-*Remainders of 16-bit floats by a number*, which torch rounds to their dtype.
-
-*Floor division by a number* that is 0 in the dtype that torch computes in, and not in Python's.
+*Quotients, remainders and terms beside numbers* (`numbers.py`).
 
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are.
 
@@ -23,8 +21,13 @@ from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.frontends.thunder.claims.operands import is_static, rounded_number
-from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
+from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.numbers import (
+    divided,
+    floor_divide,
+    in_common_dtype,
+    quotient_in_dtype,
+)
 
 
 def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
@@ -87,47 +90,6 @@ def _batch_norm(
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-def quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
-    """Remainders of 16-bit floats: torch rounds a number to their dtype, as it does a tensor."""
-    return symbol(in_dtype_of(x, other), in_dtype_of(other, x))
-
-
-def in_dtype_of(number: Any, x: Any) -> Any:
-    """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
-    if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
-        return number
-    if type(number) is float:
-        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
-    if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
-        return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
-    return number
-
-
-def _floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
-    """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
-    return symbol(x, _as_computed(divisor, x))
-
-
-def _div(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
-    if rounding_mode == "trunc" and symbol is ltorch.div:
-        return TRUNC_DIVIDE(x, divisor)
-    if rounding_mode == "floor":
-        divisor = _as_computed(divisor, x)
-    return symbol(x, divisor, rounding_mode=rounding_mode)
-
-
-def _as_computed(number: Any, x: Any) -> Any:
-    """Round a float beside a tensor to the precision that torch computes in."""
-    if type(number) is not float or not isinstance(x, TensorProxy):
-        return number
-    stored = dtypes.to_torch_dtype(x.dtype)
-    result = torch.get_default_dtype() if dtypes.is_exact_dtype(x.dtype) else stored
-    return number if result is torch.float64 else rounded_number(number, torch.float32)
-
-
-_HALVES = (dtypes.float16, dtypes.bfloat16)
-
-
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
@@ -144,11 +106,13 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "std": _variance,
     "var": _variance,
     "var_mean": _variance,
-    "floor_divide": _floor_divide,
-    "floor_divide_": _floor_divide,
-    "div": _div,
-    "div_": _div,
+    "floor_divide": floor_divide,
+    "floor_divide_": floor_divide,
+    "div": divided,
+    "div_": divided,
     "fmod": quotient_in_dtype,
     "remainder": quotient_in_dtype,
+    "addcmul": in_common_dtype,
+    "addcdiv": in_common_dtype,
 }
 """Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""

@@ -8,8 +8,7 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *Calls whose operands or arguments Thunder takes in another way* (`as_in_torch.py`).
 
-*Reflected operators of a number and a complex tensor*: torch's operator for a quotient runs another
-kernel than its function, and in a sum the number is the second operand, which `alpha` scales.
+*Numbers beside tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
 
 *Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
 
@@ -40,16 +39,17 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
-from thunder_fuser.frontends.thunder.as_in_torch import (
-    AS_IN_TORCH,
-    difference,
-    in_dtype_of,
-    quotient_in_dtype,
-)
+from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
+from thunder_fuser.frontends.thunder.numbers import (
+    checked_calls,
+    in_dtype_of,
+    number_divided,
+    quotient_in_dtype,
+)
 
 Function = Callable[..., Any]
 
@@ -127,7 +127,7 @@ def lookasides() -> dict[Function, Function]:
     found[TensorProxy.__isub__] = found[ltorch.sub_]
     # torch adds the number to the tensor, in either order of the operands.
     found[TensorProxy.__radd__] = ltorch.add
-    found[TensorProxy.__rtruediv__] = _number_divided
+    found[TensorProxy.__rtruediv__] = number_divided
     # Thunder looks up methods for these that it does not define.
     found[TensorProxy.__mod__] = found[ltorch.remainder]
     found[TensorProxy.__rmod__] = lambda x, other: quotient_in_dtype(ltorch.remainder, other, x)
@@ -139,11 +139,19 @@ def lookasides() -> dict[Function, Function]:
     # Code asks what torch's dtype is, or has, by `is`, as a key, or by an attribute.
     found[TensorProxy.dtype.fget] = lambda x: dtypes.to_torch_dtype(x.dtype)
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
+    for theirs, check in checked_calls():
+        found[theirs] = check(found.get(theirs, _symbol_of(theirs)))
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
+
+
+def _symbol_of(call: Function) -> Function:
+    """Thunder's symbol for a torch function, or the call itself, if it is one of Thunder's."""
+    found: Function = ltorch._torch_to_thunder_function_map.get(call, call)
+    return found
 
 
 def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
@@ -248,16 +256,6 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
         parts = (_narrow(x, dim, start, size - start), _narrow(x, dim, 0, start))
         x = ltorch.cat(parts, dim)
     return x
-
-
-def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
-    """`number / x`, which torch's operator computes as a product with the reciprocal. For real
-    numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
-    parts.
-    """
-    if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
-        return ltorch.mul(ltorch.reciprocal(x), number)
-    return ltorch.true_divide(number, x)
 
 
 def _cross_entropy(

@@ -108,6 +108,20 @@ def _sgn(x: TensorProxy) -> TensorProxy:
     return ltorch.sign(x)
 
 
+def _rrelu(
+    x: TensorProxy,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> TensorProxy:
+    """Without noise: the slope between, and a result that torch makes contiguous."""
+    floats(x)
+    if training or inplace:
+        raise Unusual
+    return ltorch.contiguous(ltorch.leaky_relu(x, (lower + upper) / 2))
+
+
 TRUNC_DIVIDE = Symbol("trunc_divide", meta=clang.trunc_divide, id="trunc_divide")
 """The quotient rounded towards 0, as one call: its gradient is not that of its parts."""
 
@@ -139,4 +153,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "rsub": _rsub,
     "sgn": _sgn,
     "round": _round,
+    "rrelu": _rrelu,
+    "nn.functional.rrelu": _rrelu,
 }

@@ -1,0 +1,1 @@
+"""Random programs of `FusionDefinition`: every operation of `fd.ops`, open sizes, several calls."""

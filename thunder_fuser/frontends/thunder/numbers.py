@@ -1,0 +1,204 @@
+"""Numbers beside tensors, as torch takes them.
+
+*Quotients and remainders.* torch's operator for `number / x` runs another kernel than its function;
+beside 16-bit floats it rounds a number to their dtype; and a number that is 0 in the dtype that it
+computes in need not be 0 in Python's.
+
+*Numbers that do not fit.* What torch keeps as an element, or computes with in the elements' dtype,
+it refuses where that dtype cannot hold it ("value cannot be converted to type float without
+overflow"): bounds, fills, slopes and factors of terms.
+
+*Operands of `addcmul` and `addcdiv`*, whose common dtype Thunder finds without their ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+
+from thunder_fuser.frontends.thunder.claims.operands import common_dtype, rounded_number
+from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
+
+Function = Callable[..., Any]
+
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def number_divided(x: TensorProxy, number: Any) -> TensorProxy:
+    """`number / x`, which torch's operator computes as a product with the reciprocal. For real
+    numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
+    parts.
+    """
+    if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
+        return ltorch.mul(ltorch.reciprocal(x), number)
+    return ltorch.true_divide(number, x)
+
+
+def quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
+    """Remainders of 16-bit floats: torch rounds a number to their dtype, as it does a tensor."""
+    return symbol(in_dtype_of(x, other), in_dtype_of(other, x))
+
+
+def in_dtype_of(number: Any, x: Any) -> Any:
+    """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
+    if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
+        return number
+    if type(number) is float:
+        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
+    if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
+        return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
+    return number
+
+
+def floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
+    """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
+    return symbol(x, _as_computed(divisor, x))
+
+
+def divided(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
+    if rounding_mode == "trunc" and symbol is ltorch.div:
+        return TRUNC_DIVIDE(x, divisor)
+    if rounding_mode == "floor":
+        divisor = _as_computed(divisor, x)
+    return symbol(x, divisor, rounding_mode=rounding_mode)
+
+
+def _as_computed(number: Any, x: Any) -> Any:
+    """Round a float beside a tensor to the precision that torch computes in."""
+    if type(number) is not float or not isinstance(x, TensorProxy):
+        return number
+    stored = dtypes.to_torch_dtype(x.dtype)
+    result = torch.get_default_dtype() if dtypes.is_exact_dtype(x.dtype) else stored
+    return number if result is torch.float64 else rounded_number(number, torch.float32)
+
+
+def in_common_dtype(
+    symbol: Symbol, x: Any, first: Any, second: Any, *, value: Any = None
+) -> TensorProxy:
+    """Convert three tensors to their common dtype, in which those without dimensions yield."""
+    operands = (x, first, second)
+    tensors = [t for t in operands if isinstance(t, TensorProxy)]
+    if len(tensors) == len(operands) and len({t.dtype for t in tensors}) > 1:
+        common = dtypes.to_dtype(common_dtype(tensors).torch)
+        operands = tuple(ltorch.to(t, common) for t in tensors)
+    return symbol(*operands, value=value)
+
+
+# ---- numbers that do not fit
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Numbers that a call converts to the dtype of its tensor.
+
+    places    position of each; None for one that only has a name
+    computes  16-bit floats are computed in fp32, and so is the number: on every device, or on all
+              but CPUs
+    promotes  a float beside integers makes the result a float
+    tensors   first and last position, exclusive, of the tensors whose dtype counts
+    """
+
+    places: Mapping[str, int | None]
+    computes: tuple[bool, bool] = (True, True)
+    promotes: bool = True
+    tensors: tuple[int, int] = (0, 1)
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise torch's RuntimeError for a number that does not fit."""
+        given = [*args[slice(*self.tensors)], *([kwargs["input"]] if "input" in kwargs else [])]
+        tensors = [t for t in given if isinstance(t, TensorProxy)]
+        for name, place in self.places.items():
+            number = kwargs.get(name)
+            if place is not None and place < len(args):
+                number = args[place]
+            if isinstance(number, int | float) and type(number) is not bool and tensors:
+                self._check(tensors, name, number)
+
+    def _check(self, tensors: Sequence[TensorProxy], name: str, number: float) -> None:
+        common = common_dtype(tensors).torch
+        on_cpu = tensors[0].device.type == "cpu"
+        if type(number) is float and not (common.is_floating_point or common.is_complex):
+            if name == "alpha":
+                raise RuntimeError(
+                    "For integral input tensors, argument alpha must not be a floating point "
+                    f"number, got {number}"
+                )
+            common = torch.get_default_dtype() if self.promotes else common
+        if self.computes[not on_cpu] and common in (torch.float16, torch.bfloat16):
+            common = torch.float32
+        # torch itself knows what fits; `fill_` would round a number beside 16-bit floats.
+        one = torch.zeros(1, dtype=common, device="cpu")
+        one.masked_fill_(torch.ones(1, dtype=torch.bool, device="cpu"), number)
+
+
+def _kept(**places: int | None) -> _Numbers:
+    return _Numbers(places, computes=(False, False), promotes=False)
+
+
+def _compared(**places: int | None) -> _Numbers:
+    return _Numbers(places, computes=(False, True))
+
+
+def _computed(**places: int | None) -> _Numbers:
+    return _Numbers(places)
+
+
+_TERMS = _Numbers({"alpha": None}, (False, True), tensors=(0, 2))
+_CHECKED: Mapping[str, _Numbers] = MappingProxyType(
+    {
+        **dict.fromkeys(("masked_fill", "masked_fill_"), _kept(value=2)),
+        "nn.functional.pad": _kept(value=3),
+        **dict.fromkeys(("clamp", "clamp_", "clip"), _compared(min=1, max=2)),
+        "clamp_min": _compared(min=1),
+        "clamp_max": _compared(max=1),
+        "nn.functional.hardtanh": _compared(min_val=1, max_val=2),
+        "nn.functional.hardshrink": _compared(lambd=1),
+        **dict.fromkeys(("add", "add_", "sub", "sub_", "rsub"), _TERMS),
+        "nn.functional.elu": _computed(alpha=1),
+        "celu": _computed(alpha=1),
+        "nn.functional.celu": _computed(alpha=1),
+        "nn.functional.leaky_relu": _computed(negative_slope=1),
+        "nn.functional.softplus": _computed(beta=1, threshold=2),
+        "nn.functional.threshold": _computed(threshold=1, value=2),
+        **dict.fromkeys(
+            ("addcmul", "addcmul_", "addcdiv", "addcdiv_"),
+            _Numbers({"value": None}, tensors=(0, 3)),
+        ),
+        **dict.fromkeys(("lerp", "lerp_"), _computed(weight=2)),
+        "where": _Numbers({"input": 1, "other": 2}, tensors=(1, 3)),
+    }
+)
+"""By the name of the call below `torch`."""
+
+
+def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]:
+    """Yield torch's functions that refuse numbers, and Thunder's, and what makes others do so."""
+    for path, numbers in _CHECKED.items():
+        *modules, name = path.split(".")
+        home = reduce(getattr, modules, torch)
+        for module in (home, *([] if modules else [torch.Tensor])):
+            theirs = getattr(module, name, None)
+            symbol = ltorch._torch_to_thunder_function_map.get(theirs)
+            if theirs is not None and symbol is not None:
+                yield from (
+                    (call, functools.partial(_refusing, numbers)) for call in (theirs, symbol)
+                )
+    yield TensorProxy.__setitem__, functools.partial(_refusing, _computed(value=2))
+
+
+def _refusing(numbers: _Numbers, function: Function) -> Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        numbers.check(args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
