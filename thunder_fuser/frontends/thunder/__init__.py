@@ -16,6 +16,7 @@ from thunder_fuser.frontends.thunder.trace import (
     dtype_comparisons,
     module_hooks,
     repeated_arguments,
+    subscripts,
     update_gradients,
     updated_arguments,
     user_lines,
@@ -36,6 +37,7 @@ broadcasts.register()
 dtype_comparisons.register()
 module_hooks.register()
 repeated_arguments.register()
+subscripts.register()
 update_gradients.register()
 updated_arguments.register()
 user_lines.register()
