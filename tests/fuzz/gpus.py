@@ -10,6 +10,7 @@ share. NVRTC compiles them for the GPU.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -94,12 +95,14 @@ def judge_on_gpus(
 ) -> list[FusionVerdict]:
     """One verdict for each seed, which has a GPU of its own."""
     made: dict[int, Sequence[Kernel]] = {}
+    # What is known of a case, its error bounds, takes longer than its kernels.
+    case_of = functools.cache(gpu_case)
 
     def seen(seed: int, executable: Executable) -> None:
         made[seed] = executable.kernels
 
-    in_cuda = judged(seeds, gpu_case, gpu_of, optimised=optimised, seen=seen)
-    in_c = judged(seeds, gpu_case, gpu_of, batch=PlainCBatch)
+    in_cuda = judged(seeds, case_of, gpu_of, optimised=optimised, seen=seen)
+    in_c = judged(seeds, case_of, gpu_of, batch=PlainCBatch)
     rejected = rejections(made)
     return [_all_of(a, b, rejected.get(a.seed, "")) for a, b in zip(in_cuda, in_c, strict=True)]
 

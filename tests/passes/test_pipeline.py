@@ -132,6 +132,39 @@ def test_a_pass_that_breaks_a_fusion_is_found(monkeypatch: pytest.MonkeyPatch) -
         passes.run(long_chain(1), verify=True)
 
 
+def test_a_pass_that_changes_its_argument_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although it returns the very fusion that it got, which was checked behind the first pass."""
+    calls = 0
+
+    def idle(fusion: Fusion, _: object) -> Fusion:
+        return fusion
+
+    def forgetful(fusion: Fusion, _: object) -> Fusion:
+        nonlocal calls
+        calls += 1
+        object.__setattr__(fusion, "exprs", fusion.exprs[1:])
+        return fusion
+
+    monkeypatch.setattr(passes, "PIPELINE", (idle, forgetful))
+    with pytest.raises(InternalError, match="before it is defined"):
+        passes.run(long_chain(1), verify=True)
+    assert calls == 1
+
+
+def test_a_fusion_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the pass that made it, and the last one at the end as well."""
+    checked: list[Fusion] = []
+    made: list[Fusion] = []
+    monkeypatch.setattr(passes, "check", lambda fusion, _: checked.append(fusion) or fusion)
+
+    def seen(_: str, fusion: Fusion, changed: bool) -> None:
+        if changed or not made:
+            made.append(fusion)
+
+    left = passes.run(long_chain(2), verify=True, watch=seen)
+    assert list(map(id, checked)) == list(map(id, [*made, left]))
+
+
 def test_each_pass_logs_on_its_own_channel(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="thunder_fuser.passes"):
         CompiledFusion(long_chain(2)).plan()

@@ -56,10 +56,12 @@ def _sum(x: torch.Tensor, error: torch.Tensor, accumulate: DataType) -> torch.Te
     finite = torch.where(parts == 0, x, 0)
     total = finite.abs().sum(-1)
     info = torch.finfo(accumulate.torch)
-    scaled = torch.view_as_real(finite) if x.is_complex() else finite.unsqueeze(-1)
-    scaled = scaled / FRACTION
-    exact = (scaled == scaled.round()).all(-1).all(-1) & (error == 0).all(-1)
-    exact &= total / FRACTION < 1 / info.eps
+    exact = (error == 0).all(-1)
+    if bool(exact.any()):
+        scaled = torch.view_as_real(finite) if x.is_complex() else finite.unsqueeze(-1)
+        scaled = scaled / FRACTION
+        exact &= (scaled == scaled.round()).all(-1).all(-1)
+        exact &= total / FRACTION < 1 / info.eps
     own = torch.where(exact, 0.0, x.shape[-1] * info.eps * (total + error.sum(-1)))
     return torch.where(total > info.max / 4, torch.inf, error.sum(-1) + own)
 

@@ -142,7 +142,7 @@ def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tens
 
 def llama_block(x: Tensor, *tensors: Tensor) -> Tensor:
     """RMSNorm, rotary attention, RMSNorm, SwiGLU, with residuals."""
-    norm, projection, out, *others, cos, sin = tensors
+    (norm, projection, out), others, (cos, sin) = tensors[:3], tensors[3:-2], tensors[-2:]
     batch, length, width = x.shape
     qkv = F.linear(rms_norm(x, norm), projection).view(batch, length, 3, HEADS, SIZE)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -153,7 +153,7 @@ def llama_block(x: Tensor, *tensors: Tensor) -> Tensor:
 
 
 def llama_layers(x: Tensor, *tensors: Tensor) -> Tensor:
-    *weights, cos, sin = tensors
+    weights, (cos, sin) = tensors[:-2], tensors[-2:]
     for k in range(0, len(weights), len(BLOCK_WEIGHTS)):
         x = llama_block(x, *weights[k : k + len(BLOCK_WEIGHTS)], cos, sin)
     return x

@@ -18,6 +18,7 @@ from thunder_fuser.frontends.thunder.trace import (
     layouts,
     module_hooks,
     repeated_arguments,
+    subscripts,
     update_gradients,
     updated_arguments,
     user_lines,
@@ -40,6 +41,7 @@ grad_rules.register()
 layouts.register()
 module_hooks.register()
 repeated_arguments.register()
+subscripts.register()
 update_gradients.register()
 updated_arguments.register()
 user_lines.register()

@@ -1,0 +1,139 @@
+"""Elements and global names are read in one step; what a function does and checks is as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from thunder.core import interpreter
+
+from tests.frontends.thunder.programs import jit
+from thunder_fuser.frontends.thunder.trace import subscripts
+
+SCALE = 2.0
+SHIFTS = {"a": 1.0, "b": [3.0, (4.0, 5.0)]}
+WEIGHT = torch.arange(3.0)
+
+
+def of_globals(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE + SHIFTS["a"] + SHIFTS["b"][1][-1] + WEIGHT + max(len(SHIFTS), abs(-1))
+
+
+def of_arguments(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    first, *others = given["many"]
+    return x * first + others[-1] * given["many"][1:][0] + given["few"][0]["deep"][1]
+
+
+def of_missing(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    try:
+        return x * given["nothing"]
+    except KeyError:
+        pass
+    try:
+        return x * given["many"][7]
+    except IndexError:
+        return x + given["many"][0]
+
+
+def of_no_name(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return x * never_defined  # type: ignore[name-defined,no-any-return]
+    except NameError:
+        return x - 1
+
+
+def of_a_class(x: torch.Tensor) -> torch.Tensor:
+    class Doubled(dict[float, float]):
+        def __getitem__(self, key: float) -> float:
+            return 2 * key
+
+    return x * Doubled()[3.0]
+
+
+def of_a_shape(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(x.shape[0], 1)[:, 0] * x.shape[-1]
+
+
+def of_writes(x: torch.Tensor) -> torch.Tensor:
+    made = {"a": x}
+    made["b"] = made["a"] * 2
+    seen = [made["b"], x]
+    seen[1] = seen[0] + 1
+    return seen[1] * made["b"]
+
+
+def arguments() -> dict[str, Any]:
+    return {"many": [torch.full((3,), k) for k in (1.0, 2.0, 3.0)], "few": ({"deep": [0.0, 7.0]},)}
+
+
+CASES: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = [
+    (of_globals, ()),
+    (of_arguments, (arguments(),)),
+    (of_missing, (arguments(),)),
+    (of_no_name, ()),
+    (of_a_class, ()),
+    (of_a_shape, ()),
+    (of_writes, ()),
+]
+
+
+@pytest.fixture
+def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    with monkeypatch.context() as patch:
+        patch.setitem(
+            interpreter._default_opcode_handler_map, "BINARY_SUBSCR", subscripts._original_subscript
+        )
+        patch.setattr(interpreter, "globals_lookup", subscripts._original_global)
+        yield patch
+
+
+def traced(function: Callable[..., torch.Tensor], *given: Any) -> tuple[list[str], torch.Tensor]:
+    """Lines of what checks the inputs and of what is computed, without times; and the result."""
+    compiled = jit(function)
+    found = compiled(*given)
+    texts = (thunder.last_prologue_traces(compiled)[-1], thunder.last_traces(compiled)[0])
+    lines = [line for text in texts for line in str(text).splitlines()]
+    return [line for line in lines if not line.startswith("#")], found
+
+
+@pytest.mark.parametrize(("function", "given"), CASES, ids=lambda v: getattr(v, "__name__", ""))
+def test_inputs_are_checked_and_computed_with_as_before(
+    function: Callable[..., torch.Tensor],
+    given: tuple[Any, ...],
+    request: pytest.FixtureRequest,
+) -> None:
+    x = torch.arange(1.0, 4.0)
+    lines, found = traced(function, x, *given)
+    assert torch.equal(found, function(x, *given))
+    request.getfixturevalue("unpatched")
+    before, same = traced(function, x, *given)
+    assert lines == before
+    assert torch.equal(found, same)
+
+
+def test_a_global_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, x = jit(of_globals), torch.ones(3)
+    assert torch.equal(compiled(x), of_globals(x))
+    monkeypatch.setattr("tests.frontends.thunder.test_subscripts.SCALE", 5.0)
+    assert torch.equal(compiled(x), of_globals(x))
+
+
+def test_other_functions_of_thunder_are_traced_by_its_own_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def original(names: object, name: object) -> object:
+        asked.append(interpreter.unwrap(name))
+        return kept(names, name)
+
+    kept = subscripts._original_global
+    monkeypatch.setattr(subscripts, "_original_global", original)
+    thunder.jit(of_globals, executors=[])(torch.ones(3))
+    assert "SCALE" in asked
+    asked.clear()
+    jit(of_globals)(torch.ones(3))
+    assert asked == []
