@@ -1,4 +1,4 @@
-"""Lowering of a schedule to kernel IR."""
+"""A schedule as kernel IR, by the template that made it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Expr, Scalar, TensorView, Val
 from thunder_fuser.lower.frame import Buffers, Frame
 from thunder_fuser.lower.scalar_graph import Argument, Compute, Load, PhiloxCall, Value
-from thunder_fuser.templates.choose import BY_NAME
-from thunder_fuser.templates.template import Schedule
+from thunder_fuser.templates.template import S, Schedule, Template
 
-_NOTHING: Mapping[Val, Expr] = MappingProxyType({})
+NOTHING: Mapping[Val, Expr] = MappingProxyType({})
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operations that are left out of kernel names."""
 
 
-def lower(
-    schedule: Schedule, buffers: Buffers, definitions: Mapping[Val, Expr] = _NOTHING
+def kernel_of(
+    template: Template[S],
+    schedule: S,
+    buffers: Buffers,
+    definitions: Mapping[Val, Expr] = NOTHING,
 ) -> ir.KernelIR:
-    """Lower a schedule to kernel IR. `definitions`: those of the fusion, for the user's lines."""
-    template = BY_NAME[schedule.template]
+    """Lower a schedule of `template` to kernel IR. `definitions`: those of the fusion, for the
+    user's lines.
+    """
     index = DataType.Int32 if template.fits_int32(schedule) else DataType.Int
     lowered = template.lower(schedule, Frame(index, buffers, definitions))
     return ir.KernelIR(
