@@ -16,7 +16,7 @@ from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
-BFloat16, Double = DataType.BFloat16, DataType.Double
+BFloat16 = DataType.BFloat16
 
 
 def program(name: str, programs: Sequence[Norm | Reduction]) -> Norm | Reduction:
@@ -33,9 +33,6 @@ def program(name: str, programs: Sequence[Norm | Reduction]) -> Norm | Reduction
         (NORMS, "layer_norm_backward", (3, 32768), BFloat16, "sm_80"),
         # A row ahead of blocks that have one: 128 B.
         (REDUCTIONS, "layer_norm_backward_anew", (3, 16384), BFloat16, "sm_75"),
-        # Parts of the rows, which a compiler copied: 128 B in 9,816 instructions, and 96 B.
-        (REDUCTIONS, "column_sum", (65536, 5120), Double, "sm_75"),
-        (REDUCTIONS, "layer_norm_backward_anew", (1000, 65536), BFloat16, "sm_75"),
     ],
     ids=str,
 )

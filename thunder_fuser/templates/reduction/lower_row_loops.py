@@ -69,8 +69,7 @@ class RowLoops(ColumnLoops):
         if schedule.is_summed_in_parts:
             part = self._loop("first", _FROM, _TO, stride, inner, unrolling)
             length = schedule.longest_total * stride
-            to = self._let("to", ir.ClampedAdd(_FROM, length, bound))
-            inside = (to, ir.LoadFence(), *self._as_part(part))
+            inside = (self._let("to", ir.ClampedAdd(_FROM, length, bound)), *self._as_part(part))
             rows.append(self._loop("from", begin, bound, length, inside))
         else:
             rows.append(self._loop("first", begin, bound, stride, inner, unrolling))
@@ -232,7 +231,7 @@ class RowLoops(ColumnLoops):
         if in_parts:
             length = schedule.longest_total
             to = self._let("to", ir.Min(add(_FROM, ir.Int(length)), _END))
-            inside = (to, ir.LoadFence(), *self._as_part(blocks(_FROM, _TO)))
+            inside = (to, *self._as_part(blocks(_FROM, _TO)))
             rows.append(self._loop("from", _BEGIN, _END, length, inside))
         else:
             rows.append(blocks(_BEGIN, _END))
