@@ -1,5 +1,5 @@
-"""What is ranked by sizes alone, partitions by the planner and schedules by the reduction template,
-held to what templates estimate of the kernels that it becomes.
+"""What is ranked by sizes alone, partitions by the planner, and what the reduction template leaves
+out by a formula of sizes, held to what templates estimate of the kernels that it becomes.
 """
 
 from __future__ import annotations
@@ -30,29 +30,21 @@ from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.scheduler import candidates, schedule_reduction
+from thunder_fuser.templates.reduction.scheduler import candidates
+from thunder_fuser.templates.reduction.template import schedule_reduction
 from thunder_fuser.time_model.estimate import estimate_kernel
 
 MARGIN = 0.15
 """What an estimate may be off by: it counts instructions to that of machine code
 (tests/time_model/test_instruction_mix.py).
 """
+OVERLOOKED = 0.05
+"""What the schedules that a formula leaves out (templates/reduction/cost.py) may save."""
 SLACK = 0.5
 """Of a launch, whose seconds no data sheet says."""
 RANDOM = 6
 OTHERS = 1
 """Partitions of each kind beside the planner's."""
-UNEVEN = {
-    (600, 8192, DataType.Float, "sm_80"): 0.2,
-    (600, 32000, DataType.Float, "sm_80"): 0.2,
-    (600, 50257, DataType.Float, "sm_90"): 0.4,
-    (600, 50304, DataType.Float, "sm_90"): 0.4,
-    (64, 128256, DataType.BFloat16, "sm_90"): 0.4,
-    (64, 128256, DataType.Float, "sm_90"): 0.4,
-}
-"""What more a loss may take where the second turn of small blocks is not full, 600 of 2 x 432 or
-2 x 528, and where the blocks of 64 clusters wait for their parts of rows, with none beside them.
-"""
 EXCEPTIONS: dict[str, str] = {}
 """Programs that the planner ranks wrongly, and why."""
 
@@ -171,9 +163,7 @@ def test_the_cheapest_schedule_is_about_as_fast_as_any() -> None:
         assert_about_as_fast_as_any(body, H200)
 
 
-def assert_about_as_fast_as_any(
-    body: KernelBody, device: DeviceInfo, margin: float = MARGIN
-) -> None:
+def assert_about_as_fast_as_any(body: KernelBody, device: DeviceInfo) -> None:
     chosen = schedule_reduction(body, device)
     assert isinstance(chosen, ReductionSchedule)
     ways = [body, replace(body, folds=in_one_pass(body))]
@@ -184,7 +174,7 @@ def assert_about_as_fast_as_any(
         if isinstance(schedule, ReductionSchedule)
     ]
     slack = SLACK * device.launch_seconds
-    assert seconds[0] <= (1 + margin) * min(seconds) + slack, str(chosen)
+    assert seconds[0] <= (1 + OVERLOOKED) * min(seconds) + slack, str(chosen)
 
 
 @pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
@@ -198,8 +188,7 @@ def test_losses_are_about_as_fast_as_any(
         plan = CompiledFusion(cross_entropy(rows, columns, dtype, mean=mean).fusion).plan()
         for segment in plan.segments:
             if segment.kind == "reduction":
-                margin = UNEVEN.get((rows, columns, dtype, device.arch), MARGIN)
-                assert_about_as_fast_as_any(segment.body, device, margin)
+                assert_about_as_fast_as_any(segment.body, device)
 
 
 @pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)

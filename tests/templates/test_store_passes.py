@@ -20,7 +20,7 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.scheduler import schedule_reduction
+from thunder_fuser.templates.reduction.template import schedule_reduction
 
 BFloat16, Float = DataType.BFloat16, DataType.Float
 CPU = torch.device("cpu")

@@ -6,16 +6,19 @@ for a GPU of each generation.
     python -m tests.tools.shape_sweep --resources      NVRTC compiles all: spills, slow compilations
     python -m tests.tools.shape_sweep --share 20       every twentieth combination
     python -m tests.tools.shape_sweep --share 20 --offset 3       the same from the fourth on
+    python -m tests.tools.shape_sweep --resources --sample 300 --seed 7
+                                                   combinations at random, for all architectures
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -28,7 +31,7 @@ from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import DATACENTER
+from thunder_fuser.device_table import DATACENTER, DATASHEETS
 from thunder_fuser.errors import CompileError
 from thunder_fuser.frontends.definition import DataType
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
@@ -39,6 +42,7 @@ from thunder_fuser.segment.planner import partition
 
 ROWS = (1, 3, 32, 100, 384, 512, 1000, 1024, 4096, 65536)
 COLUMNS = (1, 7, 64, 264, 1000, 1024, 4096, 5003, 5120, 16384, 131072)
+MORE_COLUMNS = (768, 8192, 32768, 65536)
 DTYPES = (DataType.BFloat16, DataType.Float, DataType.Double)
 MOST = 2**30
 """Elements of the largest tensor that is planned for."""
@@ -61,8 +65,17 @@ def kernels(share: int = 1, offset: int = 0) -> Iterator[Found]:
     """Kernels of every `share`-th combination of program, shape and dtype from `offset` on, for all
     of these.
     """
+    return _units(itertools.chain(_definitions(share, offset), _traced(share, offset)))
+
+
+def sampled(count: int, seed: int) -> Iterator[Found]:
+    """Kernels of so many combinations of program, shape, dtype and architecture, at random."""
+    return _units(_sample(count, random.Random(seed)))
+
+
+def _units(planned: Iterable[Planned]) -> Iterator[Found]:
     found: Found = {}
-    for what, plan, device in itertools.chain(_definitions(share, offset), _traced(share, offset)):
+    for what, plan, device in planned:
         for generated in generate_kernels(plan, device).values():
             found[generated.kernel.name] = what, device.arch, generated.kernel
         if len(found) >= UNIT:
@@ -70,6 +83,15 @@ def kernels(share: int = 1, offset: int = 0) -> Iterator[Found]:
             found = {}
     if found:
         yield found
+
+
+def _sample(count: int, chosen: random.Random) -> Iterator[Planned]:
+    programs: Sequence[Norm | Reduction] = (*NORMS, *REDUCTIONS)
+    shapes = [(r, c) for r in ROWS for c in (*COLUMNS, *MORE_COLUMNS) if r * c <= MOST]
+    combinations = list(itertools.product(programs, shapes, DTYPES, DATASHEETS.values()))
+    for program, (rows, columns), dtype, device in chosen.sample(combinations, count):
+        plan = partition(program.definition(rows, columns, dtype).fusion, device=device)
+        yield f"{program.name} [{rows}, {columns}] {dtype.name}", plan, device
 
 
 def _definitions(share: int, offset: int) -> Iterator[Planned]:
@@ -133,9 +155,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--resources", action="store_true", help="compile each with NVRTC")
     parser.add_argument("--slow", type=float, default=0.5, help="seconds of NVRTC that are told")
     parser.add_argument("--spilled", type=int, default=MOST_SPILLED, help="bytes that are not told")
+    parser.add_argument("--sample", type=int, default=0, help="so many combinations at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
     asked = parser.parse_args(arguments)
     count, wrong = 0, []
-    for found in kernels(asked.share, asked.offset):
+    chosen = sampled(asked.sample, asked.seed) if asked.sample else None
+    for found in chosen or kernels(asked.share, asked.offset):
         count += len(found)
         wrong += [text] if (text := rejected(found)) else []
         if asked.resources:

@@ -25,7 +25,8 @@ STAGE_REGISTERS = 16
 FEWEST_WORKING_REGISTERS = 32
 """`WORKING_REGISTERS` where registers hold only a part of a row, of one vector a thread. With eight
 of them, loads of the other part are all in flight, and 288 to 1,608 bytes a thread spill: softmax's
-backward of 65,536 columns 344 on sm_80, 1,420 on sm_75, to save 128 bytes that are read again.
+backward of 65,536 columns 344 on sm_80, 1,420 on sm_75, to save 128 bytes that are read again. Also
+beside both parts: RMSNorm's backward of 32,768 columns spills 272 on sm_89, to save 64.
 """
 STRIDING_REGISTERS, STRIDING_REGISTERS_OF_SEVERAL = 24, 32
 """For computation, beside cached rows and accumulators, when loads ahead and row-invariant vectors

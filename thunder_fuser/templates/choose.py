@@ -8,7 +8,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.segment.plan import Segment
 from thunder_fuser.templates.pointwise.lower import POINTWISE
-from thunder_fuser.templates.reduction.lower import REDUCTION
+from thunder_fuser.templates.reduction.template import REDUCTION
 from thunder_fuser.templates.scan.lower import SCAN
 from thunder_fuser.templates.template import Schedule, Template
 from thunder_fuser.templates.transpose.lower import TRANSPOSE

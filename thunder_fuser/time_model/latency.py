@@ -87,7 +87,18 @@ class Latency:
             for access in region.accesses
             if region.total and not access.is_store
         }
+        if any(self._awaited_in_rows):
+            # No barrier parts the first phase from the first row: both wait together.
+            phases.discard(0)
         return clocks / self._clock + len(phases) * self.device.load_seconds
+
+    @property
+    def _awaited_in_rows(self) -> Iterator[Access]:
+        """Yield the loads that each row waits for, the first one, too."""
+        for region in filter(self.is_beside_rows, self.regions):
+            for access in region.accesses:
+                if not (access.is_store or access.is_ahead or access.is_async):
+                    yield access
 
     def of_finish(self) -> float:
         """Return the seconds behind a grid barrier, when only the finishing blocks have work."""

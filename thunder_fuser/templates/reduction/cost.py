@@ -1,12 +1,13 @@
-"""Cost of a reduction schedule, by which candidates are ranked before they are lowered, which the
-template's estimate needs. `tests/segment/test_ranking.py` compares both orders.
+"""Cost of a reduction schedule by a short formula: which of the candidates may be the fastest. The
+time model ranks the kernels of these (template.py); on a host the formula does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import reductions
@@ -19,6 +20,10 @@ from thunder_fuser.templates.reduction.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.pipelining import bytes_under_way
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
+_NEAR = 2.0
+"""Cost over the least, up to which the time model tells which of some schedules is the fastest. The
+formula counts what passes read again as read from memory, which the L2 cache may have.
+"""
 _JUMP = 128
 """Fewest bytes that an access costs where a core jumps from row to row: nothing is prefetched."""
 
@@ -44,6 +49,20 @@ def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     estimate = _host_seconds if device.threads_are_serial else _gpu_seconds
     barrier = device.grid_barrier_seconds if schedule.reductions.of_grid else 0.0
     return estimate(schedule, device) + barrier
+
+
+def cheapest(
+    made: Iterable[ReductionSchedule | Refusal], device: DeviceInfo
+) -> list[ReductionSchedule]:
+    """Return the schedules that may be the fastest, the cheapest first: on a GPU all that are near
+    it, which only an estimate of their kernels tells apart.
+    """
+    schedules = [schedule for schedule in made if isinstance(schedule, ReductionSchedule)]
+    costs = [seconds(schedule, device) for schedule in schedules]
+    order = sorted(range(len(costs)), key=costs.__getitem__)
+    near = 1.0 if device.threads_are_serial else _NEAR
+    found = [schedules[k] for k in order if costs[k] <= near * costs[order[0]]]
+    return found[:1] if device.threads_are_serial else found
 
 
 def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:

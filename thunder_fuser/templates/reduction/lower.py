@@ -29,9 +29,8 @@ from thunder_fuser.templates.reduction.lower_accumulators import T
 from thunder_fuser.templates.reduction.lower_grid import WORKSPACE, EpilogueLowering
 from thunder_fuser.templates.reduction.lower_prologues import PrologueLowering
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
-from thunder_fuser.templates.template import Lowered, Template
+from thunder_fuser.templates.template import Lowered
 
 
 def fits_int32(schedule: ReductionSchedule) -> bool:
@@ -377,7 +376,8 @@ class ReductionLowering(PrologueLowering):
         return self._disjunction((tuple(map(self.lanes, self.schedule.inside)),), indices)
 
 
-def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
+def lower_reduction(schedule: ReductionSchedule, frame: Frame) -> Lowered:
+    """Lower a schedule to statements and launch parameters."""
     return Lowered(
         tuple(ReductionLowering(schedule, frame).body()),
         shared_bytes(schedule),
@@ -394,6 +394,3 @@ def _scratch(schedule: ReductionSchedule) -> Iterator[ir.Parameter]:
     if schedule.reductions.of_grid:
         parts = ir.Scratch(schedule.reductions.workspace_bytes)
         yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)
-
-
-REDUCTION = Template("reduction", "reduction", schedule_reduction, fits_int32, _lower)

@@ -44,6 +44,8 @@ def choose_pipeline(schedule: ReductionSchedule, device: DeviceInfo) -> RowPipel
     # A loop over rows that is unrolled has the loads of several rows in flight as it is.
     if schedule.grid_split == "columns" or schedule.unrolling.factors[-1] > 1:
         return RowPipeline()
+    if schedule.mapping.rows_per_thread(schedule.rows) == 1:
+        return RowPipeline()
     found = _next_row(schedule, device)
     return replace(found, to_l2=_to_l2(schedule, found.prefetched, device))
 
@@ -65,7 +67,7 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     registers have room: whole vectors without predicates; and with them accesses of one element a
     row, for which a row would otherwise wait as long as for its vectors.
     """
-    if schedule.grid_split != "rows":
+    if schedule.grid_split != "rows" or schedule.mapping.rows_per_thread(schedule.rows) == 1:
         return ()
     found = vectors_of_rows(schedule)
     words = words_of_totals(schedule) + words_of_draws(schedule)

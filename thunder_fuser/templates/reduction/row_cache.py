@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.register_budget import (
@@ -104,6 +105,19 @@ class BlockBudget:
     shared_bytes: int | None
 
 
+class _Rooms(NamedTuple):
+    """Bytes that there is room for.
+
+    registers  in registers of a thread, for its part of the row
+    under_way  in registers of a thread, for that and the loads that a pass has in flight beside it
+    shared     in shared memory of the block; None: no row fits
+    """
+
+    registers: int
+    under_way: int
+    shared: int | None
+
+
 def choose_row_cache(
     mapped: MappedRows, columns: Sequence[int], near: Collection[int], budget: BlockBudget
 ) -> RowCache:
@@ -119,10 +133,13 @@ def choose_row_cache(
     if mapped.steps <= MAX_STEPS and total <= WORD * most:
         is_crowded = total > WORD * CROWDED_ROW_REGISTERS
         return _all_in_registers(mapped, columns, near if is_crowded else ())
-    fewest = working if mapped.steps > 1 else FEWEST_WORKING_REGISTERS
-    registers = budget.registers - fewest if mapped.steps <= MAX_STEPS else 0
+    with_few = budget.registers - FEWEST_WORKING_REGISTERS
+    registers = budget.registers - working if mapped.steps > 1 else with_few
+    rooms = _Rooms(
+        WORD * registers if mapped.steps <= MAX_STEPS else 0, WORD * with_few, budget.shared_bytes
+    )
     prefers_registers = bool(several) and not mapped.is_outer_shared
-    return _divided(mapped, columns, WORD * registers, budget.shared_bytes, prefers_registers)
+    return _divided(mapped, columns, rooms, prefers_registers)
 
 
 def _all_in_registers(
@@ -137,15 +154,10 @@ def _all_in_registers(
 
 
 def _divided(
-    mapped: MappedRows,
-    columns: Sequence[int],
-    register_room: int,
-    smem_room: int | None,
-    prefers_registers: bool,
+    mapped: MappedRows, columns: Sequence[int], rooms: _Rooms, prefers_registers: bool
 ) -> RowCache:
-    """Divide a row among registers and shared memory, which have some bytes of room, and the passes
-    that read it again.
-    """
+    """Divide a row among registers, shared memory, and the passes that read it again."""
+    register_room, room_under_way, smem_room = rooms
     count = passes_that_read(mapped.accesses, mapped.passes)
     registers: list[int] = []
     shared: list[int] = []
@@ -156,6 +168,11 @@ def _divided(
         size = register_bytes(mapped, k)
         needed = access_smem_bytes(mapped.accesses[k], mapped.lanes, mapped.block_vectors)
         in_registers = size <= register_room
+        if in_registers and mapped.steps > 1:
+            # Passes over a row in registers are written out, and compilers issue the loads of all
+            # their steps first, those from shared memory, too.
+            others = [x for x in columns if x != k and x not in registers]
+            in_registers = size + _under_way(mapped, others) <= room_under_way
         if (
             smem_room is not None
             and needed <= smem_room
@@ -166,10 +183,18 @@ def _divided(
         elif in_registers:
             registers.append(k)
             register_room -= size
+            room_under_way -= size
         else:
             reread.append(k)
     on_chip = tuple(sorted(registers)), tuple(sorted(shared))
     return RowCache(*on_chip, tuple(sorted(reread)), count)
+
+
+def _under_way(mapped: MappedRows, columns: Iterable[int]) -> int:
+    """Return the most bytes of `columns` that a thread loads in a pass."""
+    read = (passes_that_read(mapped.accesses, [roots]) for roots in mapped.passes)
+    sizes = {k: register_bytes(mapped, k) for k in columns}
+    return max(sum(size for k, size in sizes.items() if reads[k]) for reads in read)
 
 
 def re_reading(mapped: MappedRows, columns: Iterable[int]) -> RowCache:

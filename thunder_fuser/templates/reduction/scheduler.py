@@ -53,7 +53,7 @@ from thunder_fuser.templates.reduction.accumulations import (
 )
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.cluster_mapping import in_tiles
-from thunder_fuser.templates.reduction.cost import seconds, wastes
+from thunder_fuser.templates.reduction.cost import cheapest, wastes
 from thunder_fuser.templates.reduction.gpu_mapping import map_on_gpu
 from thunder_fuser.templates.reduction.gpu_schedule import schedule_on_gpu
 from thunder_fuser.templates.reduction.host_mapping import map_on_host
@@ -64,30 +64,28 @@ from thunder_fuser.templates.reduction.stages import stages_of, store_passes, wo
 from thunder_fuser.templates.reduction.thread_mapping import RowWork, ThreadMapping
 
 
-def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
-    """Return the cheapest schedule for a body with reductions, or a refusal."""
+def considered(body: KernelBody, device: DeviceInfo) -> list[ReductionSchedule] | Refusal:
+    """Return the schedules among which the fastest is for a body with reductions, those first whose
+    cost is least; or a refusal.
+    """
     made: list[ReductionSchedule | Refusal] = []
     folds = tuple(body.folds)
 
     def consider(folds: Sequence[ReductionOp]) -> None:
         made.extend(candidates(replace(body, folds=folds), device))
 
-    def best() -> ReductionSchedule | None:
-        found = [schedule for schedule in made if isinstance(schedule, ReductionSchedule)]
-        return min(found, key=lambda schedule: seconds(schedule, device), default=None)
-
     single = in_one_pass(body)
     exact = exact_variances(folds, single, body.outputs) if device.threads_are_serial else folds
     if exact != folds:
         consider(exact)
-        if chosen := best():
-            return chosen
+        if found := cheapest(made, device):
+            return found
     consider(folds)
-    chosen = best()
-    if single != folds and (chosen is None or wastes(chosen, device)):
+    found = cheapest(made, device)
+    if single != folds and (not found or wastes(found[0], device)):
         consider(single)
-        chosen = best()
-    return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
+        found = cheapest(made, device)
+    return found or next(refusal for refusal in made if isinstance(refusal, Refusal))
 
 
 def candidates(body: KernelBody, device: DeviceInfo) -> Iterator[ReductionSchedule | Refusal]:
