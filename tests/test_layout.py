@@ -42,7 +42,18 @@ LAYERS = (
 LAYERS_OF_THUNDER = (
     *("remembered", "jit_options", "fuel", "claims", "composites", "autograd", "numbers"),
     *("as_in_torch", "lookasides"),
-    *("trace", "regions", "distributed", "repro", "call", "memory", "symbol", "fusion_record"),
+    *(
+        "trace",
+        "patches",
+        "updates",
+        "regions",
+        "distributed",
+        "repro",
+        "call",
+        "memory",
+        "symbol",
+        "fusion_record",
+    ),
     *("first_calls", "compiled", "fuser", "recipes", "plans", "__init__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.

@@ -28,9 +28,12 @@ from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.estimate import estimate_segment
 from thunder_fuser.templates.lower import lower
-from thunder_fuser.templates.reduction import pipelining
+from thunder_fuser.templates.reduction.on_chip import pipelining
+from thunder_fuser.templates.reduction.on_chip.shared_memory import (
+    prefetch_smem_offset,
+    shared_bytes,
+)
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowPipeline
-from thunder_fuser.templates.reduction.shared_memory import prefetch_smem_offset, shared_bytes
 from thunder_fuser.time_model.estimate import estimate_kernel
 
 CPU = torch.device("cpu")

@@ -27,8 +27,8 @@ from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host import build as host_build
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.templates.reduction.on_chip.unrolling import default_unroll
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.unrolling import default_unroll
 
 Float, BFloat16, Double = DataType.Float, DataType.BFloat16, DataType.Double
 INF, NAN = float("inf"), float("nan")

@@ -11,7 +11,7 @@ import torch
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.frontends.definition.operations import Ops
+from thunder_fuser.frontends.definition.operations.ops import Ops
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 

@@ -16,8 +16,8 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.occupancy import registers_of_thread, resident_blocks, shared_bytes_of_block
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.on_chip.shared_memory import shared_bytes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 
 BFloat16, Float, Double = DataType.BFloat16, DataType.Float, DataType.Double
 ROWS = (1, 8, 57, 265, 1024, 8192, 57344)

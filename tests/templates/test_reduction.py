@@ -33,11 +33,11 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.estimate import estimate_segment, estimated
 from thunder_fuser.templates.lower import lower
-from thunder_fuser.templates.reduction.accumulations import LONGEST_CHAIN
 from thunder_fuser.templates.reduction.lower import fits_int32
+from thunder_fuser.templates.reduction.mapping.accumulations import LONGEST_CHAIN
+from thunder_fuser.templates.reduction.mapping.thread_mapping import MAX_THREADS
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.template import schedule_reduction
-from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
 from thunder_fuser.time_model.estimate import estimate_kernel
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.frontends.definition.operations import Ops
+from thunder_fuser.frontends.definition.operations.ops import Ops
 
 Float = DataType.Float
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.frontends.definition.operations import Ops
+from thunder_fuser.frontends.definition.operations.ops import Ops
 
 Float, Int = DataType.Float, DataType.Int
 IGNORED = -100

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.frontends.definition.operations import Ops
+from thunder_fuser.frontends.definition.operations.ops import Ops
 
 Float = DataType.Float
 EPSILON = 1e-5

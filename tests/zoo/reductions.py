@@ -20,7 +20,7 @@ from tests.zoo.norms import (
     rms_norm_backward,
 )
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.frontends.definition.operations import Ops
+from thunder_fuser.frontends.definition.operations.ops import Ops
 
 Float = DataType.Float
 

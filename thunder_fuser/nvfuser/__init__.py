@@ -34,7 +34,8 @@ from thunder_fuser.frontends.definition.executor_cache import (
     LruFusionCache,
 )
 from thunder_fuser.frontends.definition.graph import Fusion
-from thunder_fuser.frontends.definition.multidevice import ParallelType
+from thunder_fuser.frontends.definition.multidevice.api import ParallelType
+from thunder_fuser.frontends.definition.operations.unavailable import HandSchedule
 from thunder_fuser.frontends.definition.profile import (
     FusionProfile,
     KernelProfile,
@@ -42,7 +43,6 @@ from thunder_fuser.frontends.definition.profile import (
     get_fusion_profile,
     reset_profiler,
 )
-from thunder_fuser.frontends.definition.unavailable import HandSchedule
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.nvfuser import multidevice, pytorch_utils, versions
 from thunder_fuser.nvfuser.installing import install_as_nvfuser

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from thunder_fuser.frontends.definition.multidevice import (
+from thunder_fuser.frontends.definition.multidevice.api import (
     DeviceMesh,
     ParallelType,
     shard_tensor,

@@ -10,7 +10,7 @@ from tests.frontends.definition.benchmark_definitions import Benchmark, benchmar
 from tests.support.batch import Batch, executable
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.definition.calling import asked_about
-from thunder_fuser.frontends.definition.validation import check_outputs, expected_outputs
+from thunder_fuser.frontends.definition.validation.compare import check_outputs, expected_outputs
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in benchmarks()}
 CPU = torch.device("cpu")

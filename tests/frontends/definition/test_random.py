@@ -15,7 +15,7 @@ from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
-from thunder_fuser.frontends.definition.values import Tensor
+from thunder_fuser.frontends.definition.recording.values import Tensor
 from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.printer import equal, structural_hash
 from thunder_fuser.ir.reference import evaluate

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from tests.support.generator import random_case
 from thunder_fuser.errors import FuserError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.frontends.definition.rounding import ErrorAnalysis
-from thunder_fuser.frontends.definition.validation import check_outputs, expected_outputs
+from thunder_fuser.frontends.definition.validation.compare import check_outputs, expected_outputs
+from thunder_fuser.frontends.definition.validation.rounding import ErrorAnalysis
 from thunder_fuser.ir.reference import Evaluator, evaluate
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16

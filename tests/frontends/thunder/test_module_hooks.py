@@ -11,7 +11,7 @@ import torch
 from thunder.core import jit_ext
 
 from tests.frontends.thunder.programs import jit
-from thunder_fuser.frontends.thunder.trace import module_hooks
+from thunder_fuser.frontends.thunder.patches import module_hooks
 
 
 def scaled(x: torch.Tensor, scales: Mapping[str, float]) -> torch.Tensor:

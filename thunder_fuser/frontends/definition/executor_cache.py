@@ -18,8 +18,8 @@ from thunder_fuser.frontends.definition.calling import Device, asked_about, call
 from thunder_fuser.frontends.definition.graph import Fusion, graph_of
 from thunder_fuser.frontends.definition.listing import scheduled_text, source_text
 from thunder_fuser.frontends.definition.profile import is_profiling, profiled
-from thunder_fuser.frontends.definition.reading import read_definition
-from thunder_fuser.frontends.definition.recorder import Recorder
+from thunder_fuser.frontends.definition.recording.reading import read_definition
+from thunder_fuser.frontends.definition.recording.recorder import Recorder
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import structural_hash, to_python
 from thunder_fuser.runtime.executable import ExecutableInfo

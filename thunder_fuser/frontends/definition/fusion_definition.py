@@ -27,14 +27,14 @@ from thunder_fuser.frontends.definition.calling import Device, called_with, devi
 from thunder_fuser.frontends.definition.executor_cache import FusionCache, FusionExecutorCache
 from thunder_fuser.frontends.definition.graph import Fusion, graph_of
 from thunder_fuser.frontends.definition.listing import math_text
-from thunder_fuser.frontends.definition.multidevice import output_shardings
-from thunder_fuser.frontends.definition.operations import Ops
+from thunder_fuser.frontends.definition.multidevice.api import output_shardings
+from thunder_fuser.frontends.definition.multidevice.ranks import Ranks
+from thunder_fuser.frontends.definition.operations.ops import Ops
+from thunder_fuser.frontends.definition.operations.unavailable import HandSchedule
 from thunder_fuser.frontends.definition.profile import FusionProfile, is_profiling, profiled
-from thunder_fuser.frontends.definition.ranks import Ranks
-from thunder_fuser.frontends.definition.recorder import Recorder
+from thunder_fuser.frontends.definition.recording.recorder import Recorder
 from thunder_fuser.frontends.definition.scripts import captured_logs, faked, reproduction
-from thunder_fuser.frontends.definition.unavailable import HandSchedule
-from thunder_fuser.frontends.definition.validation import check_outputs, expected_outputs
+from thunder_fuser.frontends.definition.validation.compare import check_outputs, expected_outputs
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.size_equations import line_of
 from thunder_fuser.runtime.binding.modes import wants_operations

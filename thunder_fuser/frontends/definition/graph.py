@@ -15,7 +15,7 @@ from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import equal, structural_hash, to_python
 
 if TYPE_CHECKING:
-    from thunder_fuser.frontends.definition.recorder import Recorder
+    from thunder_fuser.frontends.definition.recording.recorder import Recorder
 
 
 class Values(tuple[Any, ...]):

@@ -1,6 +1,6 @@
 """Lightning Thunder frontend: the executor, its claims and regions, and reports on fusions."""
 
-from thunder_fuser.frontends.thunder import recipes
+from thunder_fuser.frontends.thunder import patches, recipes, updates
 from thunder_fuser.frontends.thunder.distributed import dtensors
 from thunder_fuser.frontends.thunder.fuser import executor
 from thunder_fuser.frontends.thunder.plans.meshes import mesh_plans
@@ -11,18 +11,6 @@ from thunder_fuser.frontends.thunder.plans.report import (
     refusals,
 )
 from thunder_fuser.frontends.thunder.plans.segmented import segments
-from thunder_fuser.frontends.thunder.trace import (
-    broadcasts,
-    dtype_comparisons,
-    grad_rules,
-    layouts,
-    module_hooks,
-    repeated_arguments,
-    subscripts,
-    update_gradients,
-    updated_arguments,
-    user_lines,
-)
 
 __all__ = [
     "FusionReport",
@@ -35,14 +23,6 @@ __all__ = [
 ]
 
 recipes.register()
-broadcasts.register()
-dtype_comparisons.register()
-grad_rules.register()
-layouts.register()
-module_hooks.register()
-repeated_arguments.register()
-subscripts.register()
-update_gradients.register()
-updated_arguments.register()
-user_lines.register()
+patches.register()
+updates.register()
 dtensors.register()

@@ -116,7 +116,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     """Fusion executor for pointwise operations, reductions and views; instance: `executor`."""
 
     patches_thunder = True
-    """Marks the executor for `trace/patched.py`, which cannot import this file."""
+    """Marks the executor for `patches/patched.py`, which cannot import this file."""
     traces_whole_tensors = True
     """Marks the executor for `distributed/dtensors.py`: DTensors are traced as plain tensors."""
 

@@ -13,10 +13,10 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.register_budget import BESIDE_SHARED_REGISTERS
-from thunder_fuser.templates.reduction.cluster_mapping import can_meet, in_cluster
+from thunder_fuser.templates.reduction.mapping.clusters import can_meet, in_cluster
+from thunder_fuser.templates.reduction.mapping.thread_mapping import MAX_THREADS, ThreadMapping
+from thunder_fuser.templates.reduction.on_chip.shared_memory import exchange_bytes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
-from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS, ThreadMapping
 
 MappingOf = Callable[[int, int], ThreadMapping | Refusal]
 Scheduled = Callable[[ThreadMapping], ReductionSchedule]

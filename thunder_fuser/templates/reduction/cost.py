@@ -13,11 +13,11 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.vectors.lanes import Lanes
-from thunder_fuser.templates.reduction.accumulations import RowReduction
-from thunder_fuser.templates.reduction.gpu_mapping import takes_small_blocks
-from thunder_fuser.templates.reduction.host_mapping import HOST_PARTS
-from thunder_fuser.templates.reduction.mapped_rows import MappedRows
-from thunder_fuser.templates.reduction.pipelining import bytes_under_way
+from thunder_fuser.templates.reduction.mapping.accumulations import RowReduction
+from thunder_fuser.templates.reduction.mapping.gpu import takes_small_blocks
+from thunder_fuser.templates.reduction.mapping.host import HOST_PARTS
+from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
+from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_under_way
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 _NEAR = 2.0

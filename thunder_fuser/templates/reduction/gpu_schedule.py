@@ -12,12 +12,12 @@ from thunder_fuser.templates.reduction.choose_cluster import (
     summed_in_cluster,
     tiled_in_cluster,
 )
-from thunder_fuser.templates.reduction.cluster_mapping import in_two_blocks
-from thunder_fuser.templates.reduction.mapped_rows import MappedRows
-from thunder_fuser.templates.reduction.on_chip import on_chip
-from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
+from thunder_fuser.templates.reduction.mapping.clusters import in_two_blocks
+from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
+from thunder_fuser.templates.reduction.mapping.thread_mapping import ThreadMapping
+from thunder_fuser.templates.reduction.on_chip.decide import on_chip
+from thunder_fuser.templates.reduction.on_chip.row_cache import MAX_STEPS
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping
 
 
 def schedule_on_gpu(

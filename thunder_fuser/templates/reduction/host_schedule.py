@@ -10,9 +10,9 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.register_budget import ROW_CACHE_REGISTERS
 from thunder_fuser.lower.vectors.paired_lanes import can_pair
-from thunder_fuser.templates.reduction.cached_values import choose_values_in_smem
-from thunder_fuser.templates.reduction.mapped_rows import MappedRows
-from thunder_fuser.templates.reduction.row_cache import (
+from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
+from thunder_fuser.templates.reduction.on_chip.cached_values import choose_values_in_smem
+from thunder_fuser.templates.reduction.on_chip.row_cache import (
     MAX_STEPS,
     RowCache,
     moving_accesses,
@@ -20,8 +20,8 @@ from thunder_fuser.templates.reduction.row_cache import (
     re_reading,
     register_bytes,
 )
+from thunder_fuser.templates.reduction.on_chip.shared_memory import exchange_bytes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule, Unrolling
-from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
 
 
 def schedule_on_host(mapped: MappedRows, device: DeviceInfo) -> ReductionSchedule:

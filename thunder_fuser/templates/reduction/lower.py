@@ -1,7 +1,7 @@
 """Lowering of a reduction kernel: prologue loads, a loop over the columns for each stage, epilogue
 stores.
 
-Names beyond those of `lower_values`: a<n> are the accumulators of a reduction, p<n> those of a part
+Names beyond those of `values.py`: a<n> are the accumulators of a reduction, p<n> those of a part
 of the row, e<n> the elements of a vector that one accumulator takes.
 """
 
@@ -18,18 +18,18 @@ from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Condition, Value, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectors.lane_loads import EACH, V
-from thunder_fuser.templates.reduction import lower_accumulators as lowered
-from thunder_fuser.templates.reduction import lower_grid, lower_parts
-from thunder_fuser.templates.reduction.accumulations import (
+from thunder_fuser.templates.reduction.lowering import accumulators as lowered
+from thunder_fuser.templates.reduction.lowering import grid, partial_results
+from thunder_fuser.templates.reduction.lowering.accumulators import T
+from thunder_fuser.templates.reduction.lowering.grid import WORKSPACE, EpilogueLowering
+from thunder_fuser.templates.reduction.lowering.prologues import PrologueLowering
+from thunder_fuser.templates.reduction.mapping.accumulations import (
     BLOCK_OF_ROWS,
     GridReduction,
     RowReduction,
 )
-from thunder_fuser.templates.reduction.lower_accumulators import T
-from thunder_fuser.templates.reduction.lower_grid import WORKSPACE, EpilogueLowering
-from thunder_fuser.templates.reduction.lower_prologues import PrologueLowering
+from thunder_fuser.templates.reduction.on_chip.shared_memory import shared_bytes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.template import Lowered
 
 
@@ -40,7 +40,7 @@ def fits_int32(schedule: ReductionSchedule) -> bool:
         schedule.lanes(s.address) for s in (*schedule.writes.elements, *schedule.writes.rows)
     ]
     points = max(schedule.rows, 1) * max(schedule.columns, 1)
-    epilogues = all(map(lower_grid.epilogue_fits_int32, schedule.reductions.epilogues))
+    epilogues = all(map(grid.epilogue_fits_int32, schedule.reductions.epilogues))
     loops = max(_last_row(schedule), _last_vector(schedule)) < 2**31
     return epilogues and loops and points < 2**31 and all(fits(form) for form in mentioned)
 
@@ -74,7 +74,7 @@ class ReductionLowering(PrologueLowering):
         if schedule.mapping.shares_rows:
             found.append(ir.ClusterArrive())
         if schedule.reductions.of_grid:
-            found += lower_grid.workspaces(schedule)
+            found += grid.workspaces(schedule)
         if in_blocks:
             found += self._loops.over_blocks_of_rows(body)
         elif schedule.grid_split == "rows":
@@ -198,7 +198,7 @@ class ReductionLowering(PrologueLowering):
                 one_more = lowered.with_element(seen, fold, self._column_name)
                 lane.append(lowered.put(Var(name), fold, lanes, one_more))
             if isinstance(fold, GridReduction):
-                after += lower_parts.left_by_columns(self.schedule, n)
+                after += partial_results.left_by_columns(self.schedule, n)
             else:
                 of_rows.append(n)
         if number == 0 and self.schedule.grid_split == "none":

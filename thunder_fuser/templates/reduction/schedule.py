@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from thunder_fuser.lower.scalar_graph import Value, reachable
-from thunder_fuser.templates.reduction.mapped_rows import MappedRows
-from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
+from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
+from thunder_fuser.templates.reduction.on_chip.row_cache import MAX_STEPS, RowCache
 
 
 @dataclass(frozen=True, slots=True)

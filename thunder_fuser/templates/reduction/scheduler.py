@@ -45,23 +45,27 @@ from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectors.lane_windows import VectorAccess
 from thunder_fuser.lower.vectors.lanes import Lanes
 from thunder_fuser.lower.vectors.vectorize import plan_accesses, plan_store
-from thunder_fuser.templates.reduction.accumulations import (
+from thunder_fuser.templates.reduction.cost import cheapest, wastes
+from thunder_fuser.templates.reduction.gpu_schedule import schedule_on_gpu
+from thunder_fuser.templates.reduction.host_schedule import schedule_on_host
+from thunder_fuser.templates.reduction.mapping.accumulations import (
     GridEpilogue,
     GridReduction,
     Reductions,
     RowReduction,
 )
-from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
-from thunder_fuser.templates.reduction.cluster_mapping import in_tiles
-from thunder_fuser.templates.reduction.cost import cheapest, wastes
-from thunder_fuser.templates.reduction.gpu_mapping import map_on_gpu
-from thunder_fuser.templates.reduction.gpu_schedule import schedule_on_gpu
-from thunder_fuser.templates.reduction.host_mapping import map_on_host
-from thunder_fuser.templates.reduction.host_schedule import schedule_on_host
-from thunder_fuser.templates.reduction.mapped_rows import MappedRows, Writes
+from thunder_fuser.templates.reduction.mapping.alignment import is_aligned, may_align
+from thunder_fuser.templates.reduction.mapping.clusters import in_tiles
+from thunder_fuser.templates.reduction.mapping.gpu import map_on_gpu
+from thunder_fuser.templates.reduction.mapping.host import map_on_host
+from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows, Writes
+from thunder_fuser.templates.reduction.mapping.stages import (
+    stages_of,
+    store_passes,
+    words_of_stages,
+)
+from thunder_fuser.templates.reduction.mapping.thread_mapping import RowWork, ThreadMapping
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.stages import stages_of, store_passes, words_of_stages
-from thunder_fuser.templates.reduction.thread_mapping import RowWork, ThreadMapping
 
 
 def considered(body: KernelBody, device: DeviceInfo) -> list[ReductionSchedule] | Refusal:

@@ -1,0 +1,1 @@
+"""nvFuser's multi-device API, and the program of each rank."""

@@ -1,0 +1,1 @@
+"""Operations of a definition, one file per family; `ops.py` is `fd.ops`."""

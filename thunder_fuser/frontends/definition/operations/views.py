@@ -1,0 +1,220 @@
+"""The operations that move or create data, with nvFuser's signatures. Each is one builder call.
+
+Results have the dtype of `arg` unless stated. Impossible sizes and dimensions are a
+FuserValueError, arguments of the wrong type a FuserTypeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition.operations.arguments import (
+    flag,
+    flags,
+    integer,
+    integers,
+    sizes,
+    storage,
+)
+from thunder_fuser.ir.builder import FusionBuilder, allocation_order
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Scalar, TensorView, Val
+from thunder_fuser.ir.view_arguments import transform_of
+
+
+def cast(b: FusionBuilder, arg: Val, dtype: DataType) -> Val:
+    """`arg` converted to `dtype`, elementwise; a scalar remains a scalar."""
+    return b.cast(arg, storage("dtype", dtype))
+
+
+def set(b: FusionBuilder, arg: TensorView) -> TensorView:
+    """A copy; as an output it may share the memory of `arg`."""
+    return b.set(_tensor(arg))
+
+
+def segment_set(b: FusionBuilder, arg: TensorView) -> TensorView:
+    """A copy at which the plan is cut: nothing is fused across it."""
+    return b.segment_set(_tensor(arg))
+
+
+def permute(b: FusionBuilder, arg: TensorView, dims: Sequence[int]) -> TensorView:
+    """Dimension k of the result is dimension dims[k] of `arg`. `dims` must be a permutation."""
+    return b.permute(_tensor(arg), integers("dims", dims))
+
+
+def stride_order(b: FusionBuilder, arg: TensorView, stride_order: Sequence[int]) -> TensorView:
+    """`arg`, stored so that dimension i is the stride_order[i]-th from the innermost."""
+    return b.stride_order(_tensor(arg), integers("stride_order", stride_order))
+
+
+def broadcast(b: FusionBuilder, arg: TensorView, is_broadcast_dim: Sequence[bool]) -> TensorView:
+    """`arg` with a new dimension of size 1 wherever a flag is set. One flag per dimension of the
+    result; as many unset flags as `arg` has dimensions.
+    """
+    return b.broadcast(_tensor(arg), flags("is_broadcast_dim", is_broadcast_dim))
+
+
+def broadcast_in_dim(
+    b: FusionBuilder, arg: TensorView, shape: Sequence[Any], broadcast_dims: Sequence[int]
+) -> TensorView:
+    """`arg` broadcast to `shape`, its dimension k at position broadcast_dims[k]; -1 keeps a size.
+    Positions must increase; only dimensions of size 1 can change their size.
+    """
+    return b.broadcast_in_dim(
+        _tensor(arg), sizes("shape", shape), integers("broadcast_dims", broadcast_dims)
+    )
+
+
+def expand(b: FusionBuilder, arg: TensorView, shape: Sequence[Any]) -> TensorView:
+    """`arg` with dimensions of size 1 expanded to `shape`, of the same rank; -1 keeps a size."""
+    return b.expand(_tensor(arg), sizes("shape", shape))
+
+
+def squeeze(
+    b: FusionBuilder, arg: TensorView, dims: Sequence[int], squeeze_expanded: bool = False
+) -> TensorView:
+    """`arg` without the dimensions `dims`, which have size 1; expanded ones only with
+    `squeeze_expanded`.
+    """
+    return b.squeeze(
+        _tensor(arg), integers("dims", dims), flag("squeeze_expanded", squeeze_expanded)
+    )
+
+
+def reshape(b: FusionBuilder, arg: TensorView, new_shape: Sequence[Any]) -> TensorView:
+    """`arg` in row-major order with the sizes `new_shape`, one of which may be -1."""
+    return b.reshape(_tensor(arg), sizes("new_shape", new_shape))
+
+
+def slice(
+    b: FusionBuilder,
+    arg: TensorView,
+    start_indices: Sequence[Any],
+    end_indices: Sequence[Any],
+    strides: Sequence[Any] | None = None,
+    manual_normalization: bool = False,
+) -> TensorView:
+    """arg[start:end:stride, ...], indices clamped to the sizes as Python clamps.
+
+    One start, end and stride per dimension. Negative ends count from the end; strides are positive
+    constants. FuserValueError for negative starts, and for an end before its start, where Python
+    has an empty slice. `manual_normalization` promises indices that need no clamping; it is
+    accepted and changes nothing.
+    """
+    flag("manual_normalization", manual_normalization)
+    starts, ends = sizes("start_indices", start_indices), sizes("end_indices", end_indices)
+    steps = [1] * len(starts) if strides is None else sizes("strides", strides)
+    rank = _tensor(arg).rank
+    if not len(starts) == len(ends) == len(steps) == rank:
+        raise FuserValueError(
+            f"expected {rank} start indices, end indices and strides, got {len(starts)}, "
+            f"{len(ends)} and {len(steps)}"
+        )
+    return b.slice(_tensor(arg), starts, ends, steps)
+
+
+def pad(
+    b: FusionBuilder, arg: TensorView, pad_widths: Sequence[Any], value: Val | None = None
+) -> TensorView:
+    """`arg` with `value` (default 0) before and after; (before, after) widths of the last dimension
+    first, as torch. Negative widths remove elements.
+    """
+    return b.pad(_tensor(arg), sizes("pad_widths", pad_widths), _number("value", value))
+
+
+def cat(
+    b: FusionBuilder, tensors: Sequence[TensorView], dim: int = 0, manual_padding: bool = False
+) -> TensorView:
+    """Tensors of one dtype concatenated along `dim`; the other sizes are equal.
+
+    The size along `dim` is the sum of theirs. FuserTypeError if `tensors` is no list of tensors,
+    FuserValueError for an empty list or unequal dtypes, ranks or sizes. `manual_padding` is
+    nvFuser's and changes nothing.
+    """
+    flag("manual_padding", manual_padding)
+    if not isinstance(tensors, (list, tuple)):
+        raise FuserTypeError(f"tensors: expected a list of tensors, got {tensors!r}")
+    return b.cat(tensors, integer("dim", dim))
+
+
+def full(b: FusionBuilder, shape: Sequence[Any], fill_value: Val, dtype: DataType) -> TensorView:
+    """A tensor of sizes `shape` and `dtype`, all elements `fill_value`: a number or 0-dim tensor,
+    converted to `dtype`. FuserValueError for negative sizes.
+    """
+    return b.full(sizes("shape", shape), _number("fill_value", fill_value), storage("dtype", dtype))
+
+
+def iota(
+    b: FusionBuilder,
+    length: Any,
+    start: Val | None = None,
+    step: Val | None = None,
+    dtype: DataType = DataType.Int,
+) -> TensorView:
+    """[start, start + step, ...] of size [length] and `dtype`; start defaults to 0, step to 1.
+
+    FuserTypeError for Bool or complex dtypes, FuserValueError for a negative length.
+    """
+    return b.iota(length, _number("start", start), _number("step", step), storage("dtype", dtype))
+
+
+def size(b: FusionBuilder, arg: TensorView, dim: int) -> Scalar:
+    """The size of a dimension as a scalar of dtype Int."""
+    return b.size(_tensor(arg), integer("dim", dim))
+
+
+def shape(b: FusionBuilder, arg: TensorView) -> list[Scalar]:
+    """All sizes, in the order of dimensions, as scalars of dtype Int."""
+    return [b.size(_tensor(arg), k) for k in range(_tensor(arg).rank)]
+
+
+def at(b: FusionBuilder, vector: Sequence[Val], index: int) -> Val:
+    """Element `index` of a vector (a list of values)."""
+    return vector[integer("index", index)]
+
+
+def view(
+    b: FusionBuilder,
+    arg: TensorView,
+    op: str,
+    transforms: Sequence[tuple[Any, ...]],
+    value: Val | None = None,
+    stride_order: Sequence[int] = (),
+) -> TensorView:
+    """`arg` under any domain transforms, such as [("merge", 0), ("split", 0, 4, 8)].
+
+    `op` is the printed name of the operation, `value` the fill of padded elements, converted to the
+    dtype of `arg`. Joined chains of views print as this operation.
+    """
+    program = [transform_of(*step) for step in transforms]
+    order = integers("stride_order", stride_order)
+    if value is not None and getattr(value, "dtype", None) is not _tensor(arg).dtype:
+        value = b.cast(value, arg.dtype)
+    return b.view(op, arg, program, fill=value, allocation=allocation_order(order) or None)
+
+
+def _tensor(arg: Val) -> TensorView:
+    if not isinstance(arg, TensorView):
+        raise FuserTypeError(f"arg: expected a tensor, got {arg!r}")
+    return arg
+
+
+def _number(what: str, value: Any) -> Any:
+    if isinstance(value, TensorView) and value.rank:
+        raise FuserTypeError(f"{what}: expected a number or a 0-dim tensor, got {value}")
+    return value
+
+
+VIEWS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (
+            cast, set, segment_set, permute, stride_order, broadcast, broadcast_in_dim, expand,
+            squeeze, reshape, slice, pad, cat, full, iota, size, shape, at, view,
+        )
+    }
+)  # fmt: skip
+"""Views by name; each takes the builder first."""

@@ -1,0 +1,1 @@
+"""Recording of a definition: inputs, outputs and operands become a Fusion."""

@@ -1,0 +1,1 @@
+"""Validation: outputs of a definition compared with torch's, with error bounds."""

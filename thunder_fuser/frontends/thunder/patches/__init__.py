@@ -1,0 +1,23 @@
+"""Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
+
+from thunder_fuser.frontends.thunder.patches import (
+    broadcasts,
+    dtype_comparisons,
+    grad_rules,
+    module_hooks,
+    subscripts,
+    user_lines,
+)
+
+
+def register() -> None:
+    """Apply all patches, once, when the frontend is imported."""
+    for patch in (
+        broadcasts,
+        dtype_comparisons,
+        grad_rules,
+        module_hooks,
+        subscripts,
+        user_lines,
+    ):
+        patch.register()

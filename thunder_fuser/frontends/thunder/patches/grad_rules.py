@@ -1,0 +1,37 @@
+"""Which grad transform a call has: Thunder's choice, where that gives the gradients of torch.
+
+It has none for some operations, and rules that lose gradients for others. It is patched where it
+chooses, for functions compiled with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.symbol import BoundSymbol
+from thunder.transforms import autodiff
+
+from thunder_fuser.frontends.thunder.autograd import complex_numbers, indexing, torch_calls
+from thunder_fuser.frontends.thunder.autograd.rules import Rule
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+
+_original: Callable[..., tuple[Rule | None, Any]] = autodiff._get_gradfn_and_executor
+
+_MISSING: Mapping[PrimIDs | str, Rule] = {**complex_numbers.RULES, **indexing.RULES}
+"""Rules of operations that stay with torch, and that Thunder does not differentiate."""
+
+
+def _rule(bsym: BoundSymbol, **options: Any) -> tuple[Rule | None, Any]:
+    """Return the grad transform of a call, or None, and the executor that gave it, or None."""
+    rule, executor = _original(bsym, **options)
+    if not is_patched():
+        return rule, executor
+    rule = rule or _MISSING.get(bsym.sym.id) or torch_calls.rule_of(bsym)
+    return complex_numbers.rule_of(bsym, rule), executor
+
+
+def register() -> None:
+    """Patch Thunder's choice of grad transforms."""
+    autodiff._get_gradfn_and_executor = _rule

@@ -1,0 +1,221 @@
+"""Arguments that are updated in place and require gradients: what autograd is told of them.
+
+Thunder returns to autograd the last value of an argument's memory in the argument's place, so that
+its gradient ends at the update; it says nothing of an argument that has changed, and moves what no
+result depends on to the backward, which an update may be whose memory is read. These choices are
+patched, for functions compiled with this executor:
+
+- Autograd is given the arguments, and the values that updates leave in them as further results.
+- When results are connected to autograd, each of these arguments is connected to its value: it has
+  the gradient of the new value from then on, as after an update in eager code.
+- The forward keeps all of its updates, and begins with the check whether autograd allows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import thunder
+import torch
+from thunder.core import update_aliases
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.utils import Variable
+from thunder.transforms import autodiff
+
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.updates import layouts
+from thunder_fuser.frontends.thunder.updates.effects import effect
+from thunder_fuser.frontends.thunder.updates.gathered_views import refuse_updates_through_gathers
+from thunder_fuser.frontends.thunder.updates.seen_updates import check_of_updates, seen_updates
+
+_UPDATED = "updated arguments"
+"""Key of updated arguments' last values among a trace's results, and mark before these, and their
+positions, among the flat results of a forward."""
+_POSITIONS = "positions of updated arguments"
+"""Key of their positions among the arguments."""
+_CHECKED, _VIEWED = "checked arguments", "updated through views"
+"""Keys of the arguments that autograd has to let the trace update, and whether through a view."""
+_RESULTS = "results"
+"""Key of the number of results that the user gets."""
+
+COPIES = "copies"
+"""Key of the names of results that torch copies, of calls that give views otherwise."""
+
+_reads_of_thunder: Callable[..., bool] = update_aliases._involves_viewed_args
+_insert_of_thunder: Callable[..., TraceCtx] = thunder.insert_alias_updates
+_split_of_thunder: Callable[..., tuple[TraceCtx, TraceCtx | None]] = (
+    autodiff.split_into_forward_and_backward
+)
+_connect_of_thunder: Callable[..., None] = thunder.connect_to_autograd
+
+
+def _reads(symbol: BoundSymbol, viewed: Container[Variable]) -> bool:
+    """True if a symbol reads memory that is updated somewhere in the trace. Results of a trace that
+    is differentiated have the values after all updates, too.
+    """
+    if symbol.sym.id is PrimIDs.RETURN and is_patched():
+        return any(map(_requires_grad, symbol.args[0].get("flat_args", ())))
+    return _reads_of_thunder(symbol, viewed)
+
+
+def _requires_grad(x: object) -> bool:
+    return isinstance(x, TensorProxy) and x.requires_grad
+
+
+def _insert_alias_updates(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> TraceCtx:
+    """Insert `update_aliases`; return the arguments to autograd, and those updated."""
+    found = _insert_of_thunder(trace, groups)
+    returned = returned_by(trace)
+    if found is trace or not is_patched() or "flat_args" not in returned:
+        return found
+    arguments, last = returned["flat_args"], returned_by(found)["flat_args"]
+    if any(map(_requires_grad, arguments)):
+        refuse_updates_through_gathers(trace)
+    copies = layouts.decide(trace.bound_symbols, arguments)
+    seen = seen_updates(trace, arguments, copies)
+    updated = [k for k, x in enumerate(arguments) if getattr(x, "name", None) in seen]
+    values = {
+        "flat_args": arguments,
+        _UPDATED: tuple(last[k] for k in updated),
+        _POSITIONS: tuple(updated),
+        _RESULTS: len(returned["output"]),
+        COPIES: tuple(sorted(copies)),
+    }
+    return _returning(found, {**values, **_checks(trace, seen)})
+
+
+def _checks(trace: TraceCtx, seen: Mapping[str, bool]) -> dict[str, Any]:
+    """Return what a differentiated trace has to check before it runs."""
+    found = [x for x in returned_by(trace)["flat_args"] if getattr(x, "name", None) in seen]
+    return {_CHECKED: tuple(found), _VIEWED: tuple(seen[x.name] for x in found)}
+
+
+def with_updated_results(trace: TraceCtx) -> TraceCtx:
+    """Return the trace with the updated arguments among its results."""
+    returned = returned_by(trace)
+    known = {x.name for x in returned["output"] if isinstance(x, TensorProxy)}
+    more = [x for x in returned.get(_UPDATED, ()) if x.name not in known]
+    values: dict[str, Any] = {"output": (*returned["output"], *more)} if more else {}
+    if _CHECKED not in returned and "flat_args" in returned:
+        # Thunder was told to insert no `update_aliases`.
+        values |= _checks(trace, seen_updates(trace, returned["flat_args"], ()))
+    return _returning(trace, values) if values else trace
+
+
+def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
+    """Split a joint trace into forward and backward."""
+    if not is_patched():
+        return _split_of_thunder(trace)
+    returned = returned_by(trace)
+    kept = [x for symbol in _forward(trace) if updates(symbol) for x in symbol.flat_proxy_outs]
+    arguments, updated = returned["flat_args"], returned.get(_UPDATED, ())
+    more = {
+        "flat_args": [*arguments, *kept],
+        _CHECKED: None,
+        _VIEWED: None,
+        _POSITIONS: None,
+        COPIES: None,
+    }
+    forward, backward = _split_of_thunder(_returning(trace, more))
+    values: dict[str, Any] = {"flat_args": arguments, _RESULTS: None, _UPDATED: None}
+    if updated:
+        flat, output = returned_by(forward)["flat_output"], returned_by(forward)["output"]
+        values["flat_output"] = (*flat, _UPDATED, *updated, *returned[_POSITIONS])
+        values["output"] = output[: returned[_RESULTS]]
+    forward = _returning(forward, values)
+    start = sum(s.sym.id is PrimIDs.UNPACK_TRIVIAL for s in forward.bound_symbols)
+    if checked := returned.get(_CHECKED):
+        forward.bound_symbols.insert(start, check_of_updates(checked, returned[_VIEWED]))
+    if (check := layouts.take_check()) is not None:
+        forward.bound_symbols.insert(start, check)
+    if backward is None and updated:
+        # Nothing will be connected: what is written has no gradient, and what was there none more.
+        told = [arguments[k] for k in returned[_POSITIONS]]
+        forward.bound_symbols.insert(-1, _cut.bind(*told, output=None))
+    return forward, backward
+
+
+def _forward(trace: TraceCtx) -> Iterator[BoundSymbol]:
+    """Yield the symbols before the first incoming gradient."""
+    return takewhile(lambda symbol: symbol.sym.id is not PrimIDs.GET_GRAD, trace.bound_symbols)
+
+
+def returned_by(trace: TraceCtx) -> Mapping[str, Any]:
+    values = trace.bound_symbols[-1].args[0] if trace.bound_symbols[-1].args else None
+    return values if isinstance(values, dict) else {}
+
+
+def _returning(trace: TraceCtx, values: Mapping[str, Any]) -> TraceCtx:
+    """Return the trace with other values among those that it returns; without those of None."""
+    found = from_trace(trace)
+    *symbols, last = trace.bound_symbols
+    kept = {key: value for key, value in {**last.args[0], **values}.items() if value is not None}
+    changed = last.from_bsym(args=(kept, *last.args[1:]))
+    found.bound_symbols = [*symbols, changed]
+    found.set_provenance(trace.get_provenance())
+    return found
+
+
+def _connect(*, flat_args: Sequence[Any], flat_output: Sequence[Any], **rest: Any) -> None:
+    """Connect results to autograd, and updated arguments."""
+    marks = [k for k, x in enumerate(flat_output) if isinstance(x, str) and x == _UPDATED]
+    if not marks:
+        _connect_of_thunder(flat_args=flat_args, flat_output=flat_output, **rest)
+        return
+    outputs, told = flat_output[: marks[-1]], flat_output[marks[-1] + 1 :]
+    updated, positions = told[: len(told) // 2], told[len(told) // 2 :]
+    values = {id(x): (flat_args[k], x.detach()) for x, k in zip(updated, positions, strict=True)}
+    # Autograd connects the values; an argument is connected to its value as by an update.
+    outputs = tuple(values[id(x)][1] if id(x) in values else x for x in outputs)
+    if (known := rest.get("is_differentiable_outputs")) is not None:
+        more = len(outputs) - len(known)
+        rest["is_differentiable_outputs"] = (*known, *(True for _ in range(more)))
+    arguments = tuple(x for x, _ in values.values())
+    # What the backward keeps of an argument is what the update has left there: of its version.
+    with torch.autograd._unsafe_preserve_version_counter(arguments):
+        torch.autograd.graph.increment_version(arguments)
+        _connect_of_thunder(flat_args=flat_args, flat_output=outputs, **rest)
+    with torch.enable_grad():
+        for x, value in values.values():
+            _Written.apply(x, value)
+
+
+class _Written(torch.autograd.Function):  # type: ignore[misc]
+    """Node of autograd for an argument that the call has written a value into, which lies in its
+    memory. An argument that is a view is one in its base's history, too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        # Of a view torch takes the gradient of what was there before from the first input's.
+        return torch.zeros_like(gradient), gradient
+
+
+def _without_history(*arguments: torch.Tensor) -> None:
+    """Tell autograd that constants were written into these arguments."""
+    with torch.enable_grad():
+        for x in arguments:
+            if x.requires_grad:
+                _Written.apply(x, x.detach())
+
+
+_cut = effect("fuser_cut_history", _without_history)
+
+
+def register() -> None:
+    """Patch Thunder's alias updates, its split of joint traces, and how it tells autograd."""
+    update_aliases._involves_viewed_args = _reads
+    thunder.insert_alias_updates = _insert_alias_updates
+    autodiff.split_into_forward_and_backward = _split
+    thunder.connect_to_autograd = _connect

@@ -1,0 +1,1 @@
+"""Lowering of a scheduled reduction kernel to kernel IR."""

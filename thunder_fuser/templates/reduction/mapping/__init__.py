@@ -1,0 +1,1 @@
+"""Thread mapping of a reduction kernel: which thread computes which rows and columns."""

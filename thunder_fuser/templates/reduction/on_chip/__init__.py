@@ -1,0 +1,1 @@
+"""On-chip data of a reduction kernel: row cache, shared memory, loads under way, unrolling."""
