@@ -196,9 +196,9 @@ CODES = (
     ),
     Code(
         "overflow",
-        "a number is out of range for the dtype that it is written to",
-        "clamp it first",
-        "def f(n):\n    n.to(torch.int8)[:2] = 999\njit(f)(n)",
+        "a negative number is written to a tensor of an unsigned dtype, where torch wraps it around",
+        "write the number that it wraps around to",
+        "def f(n):\n    n.to(torch.uint8)[:2] = -1\njit(f)(n)",
     ),
     Code(
         "parallel",
