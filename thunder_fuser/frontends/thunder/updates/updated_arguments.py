@@ -8,7 +8,8 @@ patched, for functions compiled with this executor:
 - Autograd is given the arguments, and the values that updates leave in them as further results.
 - When results are connected to autograd, each of these arguments is connected to its value: it has
   the gradient of the new value from then on, as after an update in eager code.
-- The forward keeps all of its updates, and begins with the check whether autograd allows them.
+- The forward keeps all of its updates and what reads memory before them, and begins with the
+  check whether autograd allows them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import thunder
 import torch
 from thunder.core import update_aliases
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.core.utils import Variable
 from thunder.transforms import autodiff
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets, updates
+from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.updates import layouts
 from thunder_fuser.frontends.thunder.updates.effects import effect
 from thunder_fuser.frontends.thunder.updates.gathered_views import refuse_updates_through_gathers
@@ -113,7 +115,7 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
     if not is_patched():
         return _split_of_thunder(trace)
     returned = returned_by(trace)
-    kept = [x for symbol in _forward(trace) if updates(symbol) for x in symbol.flat_proxy_outs]
+    kept = list(_tied_to_forward(trace))
     arguments, updated = returned["flat_args"], returned.get(_UPDATED, ())
     more = {
         "flat_args": [*arguments, *kept],
@@ -139,6 +141,22 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
         told = [arguments[k] for k in returned[_POSITIONS]]
         forward.bound_symbols.insert(-1, _cut.bind(*told, output=None))
     return forward, backward
+
+
+def _tied_to_forward(trace: TraceCtx) -> Iterator[Proxy]:
+    """Yield the results of updates, and of what reads memory before a later update of it: neither
+    may move behind that update to the backward.
+    """
+    symbols = [*_forward(trace)]
+    if not any(map(updates, symbols)):
+        return
+    aliases = Aliases(trace, Recorded(trace, {}))
+    written: set[str] = set()
+    for symbol in reversed(symbols):
+        read = (x.name for x in symbol.flat_proxy_args if isinstance(x, TensorProxy))
+        if updates(symbol) or any(aliases.memory(name) in written for name in read):
+            yield from symbol.flat_proxy_outs
+        written.update(map(aliases.memory, targets(symbol)))
 
 
 def _forward(trace: TraceCtx) -> Iterator[BoundSymbol]:
