@@ -235,6 +235,36 @@ def test_the_gradient_is_that_of_eager_code(program: Any, arguments: str) -> Non
             torch.testing.assert_close(found, wanted)
 
 
+ACTIVATIONS = ["silu", "elu", "celu", "selu", "hardswish", "mish", "hardsigmoid", "leaky_relu"]
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_in_place_that_is_not_fused(name: str, cache: str) -> None:
+    """What the backward reads of before the update is copied in the forward."""
+
+    def program(a: torch.Tensor) -> torch.Tensor:
+        return getattr(torch.nn.functional, name)(a * 2, inplace=True).sin()
+
+    x = torch.linspace(-2, 2, 12).reshape(3, 4)
+    eager = gradients(program, x)
+    with thunder_fuser.options(fuel=0):
+        ours = gradients(jit(program, cache=cache), x)
+    for found, wanted in zip(ours, eager, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p is not repeated_view])
+def test_the_gradient_of_what_is_not_fused(program: Any) -> None:
+    """Of all but a repeat, which Thunder's decomposition makes a view."""
+    x = torch.linspace(-1, 1.5, 6).reshape(2, 3)
+    eager = gradients(program, x, reads_arguments=True)
+    with thunder_fuser.options(fuel=0):
+        ours = gradients(jit(program), x, reads_arguments=True)
+    for found, wanted in zip(ours, eager, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def reshaped(a: Any) -> Any:
     v = a.reshape(-1)
     a.mul_(2)
