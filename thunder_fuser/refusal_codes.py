@@ -196,7 +196,7 @@ CODES = (
     ),
     Code(
         "overflow",
-        "a negative number is written to a tensor of an unsigned dtype, where torch wraps it around",
+        "a negative number is written to an unsigned tensor, where torch wraps it around",
         "write the number that it wraps around to",
         "def f(n):\n    n.to(torch.uint8)[:2] = -1\njit(f)(n)",
     ),

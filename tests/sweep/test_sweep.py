@@ -18,7 +18,7 @@ from tests.sweep.run import Tally, sweep, sweep_gradients
 
 DTYPES = [getattr(torch, name) for name in (*FLOATING, *INTEGRAL)]
 SHARE = 6
-"""One function in so many is differentiated, on float32."""
+"""One function in so many is differentiated."""
 
 
 @pytest.mark.parametrize("number", range(len(DTYPES)), ids=[str(d) for d in DTYPES])
@@ -29,9 +29,10 @@ def test_results(number: int) -> None:
     assert [str(d) for d in unknown(found, KNOWN)] == []
 
 
-def test_gradients() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_gradients(dtype: torch.dtype) -> None:
     entries = {n: ENTRIES[n] for n in list(ENTRIES)[::SHARE]}
-    found = sweep_gradients(entries, torch.float32, Tally())
+    found = sweep_gradients(entries, dtype, Tally())
     assert [str(d) for d in unknown(found, KNOWN_GRADIENTS)] == []
 
 
@@ -44,7 +45,7 @@ def test_what_is_known_to_differ_still_does(row: Known) -> None:
 
 
 def test_thunder_does_not_conjugate() -> None:
-    """Why complex gradients are known to differ: those of Thunder alone do as well."""
+    """Why `autograd/complex_numbers.py` adds conjugates: those of Thunder alone have none."""
     import thunder
 
     z = torch.tensor([1 + 2j], requires_grad=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import check, jit
-from thunder_fuser import fusions, refusals
+from thunder_fuser import fusions, options, refusals
 
 Program = Callable[..., Any]
 
@@ -81,6 +81,14 @@ def test_recurrent_cells() -> None:
     check(lambda x, h, c, w, u: torch.lstm_cell(x, (h, c), w, u), *given)
 
 
+def test_lerp_that_is_not_fused() -> None:
+    """torch executes no primitive of it, only the call."""
+    with options(fuel=0):
+        same_as_eager(
+            lambda x, y: torch.lerp(x, y, 0.3) + torch.lerp(x, y, y), *doubles((3,), (3,))
+        )
+
+
 # ---- complex numbers
 
 
@@ -99,6 +107,8 @@ COMPLEX: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "exponential": lambda x, f: as_real(as_complex(x).exp() * torch.polar(f, f)[:, :4]),
     "logarithm and root": lambda x, f: as_real(as_complex(x).log() + as_complex(f).sqrt()),
     "sine, tanh": lambda x, f: as_real(as_complex(x).sin() - as_complex(f).tanh()),
+    "branches": lambda x, f: as_real(as_complex(x).acosh() + as_complex(f).atanh()),
+    "norm": lambda x, f: as_real(F.rms_norm(as_complex(x), (4,)) * as_complex(f)),
     "others": lambda x, f: as_real(as_complex(x).tan() + as_complex(f).sinh().expm1()),
     "square": lambda x, f: as_real(as_complex(x) ** 2 + as_complex(f).reciprocal()),
     "parts": lambda x, f: ((as_complex(x) * as_complex(f)).real, (as_complex(x) * 2j).imag),

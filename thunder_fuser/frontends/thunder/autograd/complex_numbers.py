@@ -30,7 +30,7 @@ _HOLOMORPHIC: frozenset[PrimIDs | str] = frozenset(
         *(PrimIDs.LOG, PrimIDs.LOG10, PrimIDs.LOG1P, PrimIDs.LOG2),
         *(PrimIDs.DIV, PrimIDs.LERP, PrimIDs.POW, PrimIDs.PROD, PrimIDs.RECIPROCAL),
         *(PrimIDs.CONVOLUTION, PrimIDs.LINEAR, PrimIDs.MATMUL),
-        *(ltorch.sigmoid.id, ltorch.silu.id),
+        *(ltorch.rms_norm.id, ltorch.sigmoid.id, ltorch.silu.id),
     }
 )
 """Symbols whose derivative depends on an operand, and whose rule has it without the conjugate."""
@@ -46,7 +46,7 @@ def rule_of(bsym: BoundSymbol, rule: Rule | None) -> Rule | None:
         return _mul
     if bsym.sym.id not in _HOLOMORPHIC:
         return rule
-    rule = rule or torch_calls.in_one(bsym)
+    rule = _OF_COMPLEX.get(bsym.sym.id) or rule or torch_calls.in_one(bsym)
     return rule and partial(_conjugated, rule)
 
 
@@ -87,6 +87,17 @@ def _conjugate(x: Any) -> Any:
     if isinstance(x, TensorProxy):
         return ltorch.conj_physical(x) if _is_complex(x) else x
     return x.conjugate()
+
+
+def _acosh(x: TensorProxy) -> TensorProxy:
+    """Two roots, of which each has its branch; that of their product is another one."""
+    result: TensorProxy = prims.acosh(x)
+    put_grad(x, get_grad(result) * ltorch.rsqrt(x - 1) * ltorch.rsqrt(x + 1))
+    return result
+
+
+_OF_COMPLEX: Mapping[PrimIDs | str, Rule] = {PrimIDs.ACOSH: _acosh}
+"""Rules in the place of those for real numbers, without conjugates."""
 
 
 def _real(x: TensorProxy) -> TensorProxy:

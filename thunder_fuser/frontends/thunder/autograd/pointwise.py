@@ -100,7 +100,8 @@ def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
 
 
 def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> TensorProxy:
-    result: TensorProxy = prims.lerp(start, end, weight)
+    # The call: torch executes no primitive of it, where it is not fused.
+    result: TensorProxy = ltorch.lerp(start, end, weight)
     g = wide(get_grad(result))
     share = wide(weight) if isinstance(weight, TensorProxy) else weight
     put(start, g * (1 - share))
