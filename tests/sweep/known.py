@@ -136,6 +136,24 @@ KNOWN_GRADIENTS = (
         "squares of elements near the largest number overflow, as in the forward",
     ),
     Known(
+        "grad sinc",
+        ("value", "zero"),
+        FLOATS,
+        "near 0 torch subtracts a sine from a cosine and has lost all digits; ours is a series",
+    ),
+    Known(
+        r"grad normalize \(row\)",
+        ("nan",),
+        (torch.float16,),
+        "rows of zeros: eps is 0 in float16, and what is divided by it",
+    ),
+    Known(
+        r"grad norm inf \(row\)",
+        ("nan",),
+        FLOATS,
+        "NaN of rows with a NaN, as of a maximum; torch's rule for the norm has zeros",
+    ),
+    Known(
         r"grad norm 3 \(row\)",
         ("nan",),
         FLOATS,
@@ -151,7 +169,7 @@ KNOWN_GRADIENTS = (
     Known(
         "grad pow False",
         ("nan", "zero"),
-        (torch.float32, torch.float64),
+        FLOATS,
         "the derivative of a constant; torch looks for an exponent of 0, as which a bool does not "
         "count, and multiplies 0 with 1/0",
     ),

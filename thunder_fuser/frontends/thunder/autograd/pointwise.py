@@ -16,7 +16,7 @@ from thunder.core.transforms import (
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_nothing, put_to
 from thunder_fuser.frontends.thunder.composites.arguments import wide
-from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
+from thunder_fuser.frontends.thunder.composites.pointwise import SINC, TRUNC_DIVIDE
 
 
 def _clamp(
@@ -111,6 +111,27 @@ def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> 
     return result
 
 
+_SERIES = (1 / 3, -1 / 30, 1 / 840, -1 / 45360, 1 / 3991680, -1 / 518918400)
+"""Of (sin(t) / t - cos(t)) / t, in powers of t^2."""
+_NEAR = 0.3
+"""Angle below which the difference of sin(t) / t and cos(t) loses more digits than the series."""
+
+
+def _sinc(x: TensorProxy) -> TensorProxy:
+    result: TensorProxy = SINC(x)
+    g, t = wide(get_grad(result)), wide(x) * math.pi
+    square = t * t
+    series: Any = 0.0
+    for term in reversed(_SERIES):
+        series = series * square + term
+    is_near = ltorch.abs(t) < _NEAR
+    angle = ltorch.where(is_near, 1.0, t)
+    far = (ltorch.sin(angle) / angle - ltorch.cos(angle)) / angle
+    slope = ltorch.where(is_near, series * t, far) * math.pi
+    put(x, ltorch.where(x == 0, 0.0, g * -slope))
+    return result
+
+
 def _remainder(a: TensorProxy | float, b: TensorProxy | float) -> TensorProxy:
     result: TensorProxy = prims.remainder(a, b)
     g = get_grad(result)
@@ -157,6 +178,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.floor": _steps(ltorch.floor),
     "torch.ceil": _steps(ltorch.ceil),
     "torch.floor_divide": _steps(ltorch.floor_divide),
+    SINC.id: _sinc,
     TRUNC_DIVIDE.id: _steps(TRUNC_DIVIDE),
     PrimIDs.SIGN: _steps(prims.sign),
     PrimIDs.ROUND: _steps(prims.round),

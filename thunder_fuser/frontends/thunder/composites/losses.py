@@ -49,6 +49,10 @@ def _l1_loss(
     return _reduced(ltorch.abs(input - target), reduction, size_average, reduce)
 
 
+# The square of a large difference, which a loss does not use, may be infinite: its gradient of 0
+# would be NaN. So only small ones are squared.
+
+
 def _smooth_l1_loss(
     input: TensorProxy,
     target: TensorProxy,
@@ -61,7 +65,8 @@ def _smooth_l1_loss(
     if beta <= 0:
         raise Unusual
     z = ltorch.abs(wide(input) - wide(target))
-    losses = ltorch.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta)
+    near = ltorch.where(z >= beta, beta, z)
+    losses = ltorch.where(z >= beta, z - 0.5 * beta, 0.5 * near * near / beta)
     return _reduced(rounded(losses, input), reduction, size_average, reduce)
 
 
@@ -76,7 +81,8 @@ def _huber_loss(
     if delta <= 0 or weight is not None:
         raise Unusual
     z = ltorch.abs(wide(input) - wide(target))
-    losses = ltorch.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta))
+    near = ltorch.where(z > delta, delta, z)
+    losses = ltorch.where(z > delta, delta * (z - 0.5 * delta), 0.5 * near * near)
     return _reduced(rounded(losses, input), reduction, None, None)
 
 
