@@ -16,7 +16,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 
 
-@pytest.mark.parametrize(("rows", "arrays"), [(512, ["bf16 x1[4][8];"]), (1024, ["bf16 x1[8];"])])
+@pytest.mark.parametrize(("rows", "arrays"), [(512, ["bf16 x1[4][8];"]), (1280, ["bf16 x1[8];"])])
 def test_a_pass_that_loads_one_access_ahead(rows: int, arrays: list[str]) -> None:
     """The gradient of bias + GELU over rows side by side, whose arrays have scopes of their own."""
     # Where blocks wait longer for each other than an H200's do: no totals over the grid.
