@@ -11,7 +11,7 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
 from thunder_fuser.frontends.thunder.composites.arguments import wide
-from thunder_fuser.frontends.thunder.composites.losses import BINARY_CROSS_ENTROPY, bounded
+from thunder_fuser.frontends.thunder.composites.losses import BINARY_CROSS_ENTROPY
 
 _LEAST = 1e-12
 """Torch divides by no smaller variance of a probability."""
@@ -57,7 +57,8 @@ def _binary_cross_entropy(
     g = g if weight is None else g * weight
     variance = (1 - x) * x
     put_grad(x, g * (x - t) / ltorch.where(variance < _LEAST, _LEAST, variance))
-    put_grad(t, g * (bounded(ltorch.log1p(-x)) - bounded(ltorch.log(x))))
+    # Not bounded, unlike those of the loss.
+    put_grad(t, g * (ltorch.log1p(-x) - ltorch.log(x)))
     return result
 
 

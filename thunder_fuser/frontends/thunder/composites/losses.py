@@ -89,11 +89,11 @@ def _huber_loss(
 def _of_probabilities(
     x: TensorProxy, t: TensorProxy, weight: TensorProxy | None = None
 ) -> TensorProxy:
-    losses = (t - 1) * bounded(ltorch.log1p(-x)) - t * bounded(ltorch.log(x))
+    losses = (t - 1) * _bounded(ltorch.log1p(-x)) - t * _bounded(ltorch.log(x))
     return losses if weight is None else losses * weight
 
 
-def bounded(x: TensorProxy) -> TensorProxy:
+def _bounded(x: TensorProxy) -> TensorProxy:
     """A logarithm, bounded as in torch, which has a finite loss of probabilities of 0 and 1."""
     return ltorch.where(x < -100.0, -100.0, x)
 

@@ -5,6 +5,7 @@ from thunder_fuser.frontends.thunder.patches import (
     dtype_comparisons,
     grad_rules,
     module_hooks,
+    nested_arguments,
     subscripts,
     user_lines,
 )
@@ -17,6 +18,7 @@ def register() -> None:
         dtype_comparisons,
         grad_rules,
         module_hooks,
+        nested_arguments,
         subscripts,
         user_lines,
     ):
