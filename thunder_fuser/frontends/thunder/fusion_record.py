@@ -67,10 +67,6 @@ class FusionRecord:
             if any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs):
                 self._refuse(k, bsym, list(refuse(bsym)))
 
-    @property
-    def fusion_count(self) -> int:
-        return len(self._fusions)
-
     def fused(self, name: str, symbols: Sequence[BoundSymbol]) -> None:
         """Note that these symbols became the fusion `name`."""
         places = list(self._recorded.positions(symbols))

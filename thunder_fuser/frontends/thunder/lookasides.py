@@ -25,8 +25,8 @@ generation, too, and fails on it with torch 2.12, for every graph; so it is call
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import thunder.torch as ltorch
@@ -34,7 +34,6 @@ import torch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
-from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
@@ -50,8 +49,12 @@ from thunder_fuser.frontends.thunder.numbers import (
     number_divided,
     quotient_in_dtype,
 )
-
-Function = Callable[..., Any]
+from thunder_fuser.frontends.thunder.torch_functions import (
+    Function,
+    named,
+    registered,
+    symbol_of,
+)
 
 _CASTS = {
     "bool": dtypes.bool8,
@@ -109,13 +112,13 @@ def lookasides() -> dict[Function, Function]:
         "cpu": _cpu,
     }
     for name, function in parts.items():
-        for theirs, symbol in _registered(name):
+        for theirs, symbol in registered(name):
             found[theirs] = found[symbol] = _or_whole(function, symbol)
     for name, function in PARTS.items():
-        for theirs, symbol in _named(name):
+        for theirs, symbol in named(name):
             found[theirs] = found[symbol] = _in_parts(function, symbol)
     found.update(CREATION)
-    for theirs, symbol in _registered("roll"):
+    for theirs, symbol in registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
@@ -140,42 +143,12 @@ def lookasides() -> dict[Function, Function]:
     found[TensorProxy.dtype.fget] = lambda x: dtypes.to_torch_dtype(x.dtype)
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
     for theirs, check in checked_calls():
-        found[theirs] = check(found.get(theirs, _symbol_of(theirs)))
+        found[theirs] = check(found.get(theirs, symbol_of(theirs)))
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
-
-
-def _symbol_of(call: Function) -> Function:
-    """Thunder's symbol for a torch function, or the call itself, if it is one of Thunder's."""
-    found: Function = ltorch._torch_to_thunder_function_map.get(call, call)
-    return found
-
-
-def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
-    """Yield the auto-registered torch functions of a name, and Thunder's symbols for them."""
-    for module in (torch, torch.Tensor):
-        theirs = getattr(module, name, None)
-        symbol = ltorch._torch_to_thunder_function_map.get(theirs)
-        if (
-            theirs is not None
-            and symbol is not None
-            and OpTags.AUTO_REGISTERED in (symbol.tags or ())
-        ):
-            yield theirs, symbol
-
-
-def _named(path: str) -> Iterator[tuple[Function, Symbol]]:
-    """Yield torch's functions at a path below `torch`, and Thunder's symbols for them."""
-    *modules, name = path.split(".")
-    home = reduce(getattr, modules, torch)
-    for module in (home, *([] if modules else [torch.Tensor])):
-        theirs = getattr(module, name, None)
-        symbol = ltorch._torch_to_thunder_function_map.get(theirs)
-        if theirs is not None and symbol is not None:
-            yield theirs, symbol
 
 
 def _in_parts(function: Function, symbol: Symbol) -> Function:

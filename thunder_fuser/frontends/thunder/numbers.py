@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -28,8 +27,7 @@ from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.claims.operands import common_dtype, rounded_number
 from thunder_fuser.frontends.thunder.composites.pointwise import TRUNC_DIVIDE
-
-Function = Callable[..., Any]
+from thunder_fuser.frontends.thunder.torch_functions import Function, named
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
@@ -184,15 +182,8 @@ _CHECKED: Mapping[str, _Numbers] = MappingProxyType(
 def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]:
     """Yield torch's functions that refuse numbers, and Thunder's, and what makes others do so."""
     for path, numbers in _CHECKED.items():
-        *modules, name = path.split(".")
-        home = reduce(getattr, modules, torch)
-        for module in (home, *([] if modules else [torch.Tensor])):
-            theirs = getattr(module, name, None)
-            symbol = ltorch._torch_to_thunder_function_map.get(theirs)
-            if theirs is not None and symbol is not None:
-                yield from (
-                    (call, functools.partial(_refusing, numbers)) for call in (theirs, symbol)
-                )
+        for theirs, symbol in named(path):
+            yield from ((call, functools.partial(_refusing, numbers)) for call in (theirs, symbol))
     yield TensorProxy.__setitem__, functools.partial(_refusing, _computed(value=2))
 
 
