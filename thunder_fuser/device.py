@@ -177,6 +177,11 @@ class DeviceInfo:
         """Return the nearest link that connects `span` consecutive ranks; None if not known."""
         return next((way for way in self.links if not way.reach or span <= way.reach), None)
 
+    @property
+    def last_level_bytes(self) -> int:
+        """Size of the last-level cache: L2 of a GPU, L3 of a CPU where its size is known."""
+        return max(self.l2_bytes, self.outer_cache_bytes)
+
     def keeps(self, touched: float) -> bool:
         """True if data is still in the L2 cache after `touched` further bytes were accessed."""
         return touched <= _KEPT * self.l2_bytes

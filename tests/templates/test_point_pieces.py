@@ -11,22 +11,24 @@ import torch
 from tests.support.building import op
 from tests.support.simulation import schedule, simulate
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.lower.scalar_graph import Select
+from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.pointwise.schedule import PointwisePart, PointwiseSchedule
 
 BF16, F32 = DataType.BFloat16, DataType.Float
 
 
-def parts_of(b: FusionBuilder) -> tuple[PointwisePart, ...]:
+def parts_of(b: FusionBuilder, device: DeviceInfo = H200) -> tuple[PointwisePart, ...]:
     # Planned for a cache that keeps everything: none is written in pieces for what these share.
     (segment,) = partition(b.build(), device=replace(H200, l2_bytes=1 << 40)).segments
-    found = schedule(segment, H200)
+    found = schedule(segment, device)
     assert isinstance(found, PointwiseSchedule)
     return found.parts
 
@@ -75,6 +77,21 @@ def test_columns_of_a_row_are_parted_as_heads_are() -> None:
     found = parts_of(b)
     assert [len(part.graph.loads) for part in found] == [1, 1, 1]
     assert not any(isinstance(node, Select) for part in found for node in part.graph)
+
+
+@pytest.mark.parametrize("scale", [1, 16])
+def test_what_pieces_share_stays_in_the_outer_cache_of_a_cpu(scale: int) -> None:
+    """Both sides of a cat read a weight of 512 KiB, half of a core's L2, or of 8 MiB, a third of
+    L3.
+    """
+    host = HOST.device_info(torch.device("cpu"))
+    b = FusionBuilder()
+    weight = b.tensor([1 << 11, 64 * scale], F32)
+    sides = [op(b, "mul", b.tensor([1 << 11, 64 * scale], F32), weight) for _ in range(2)]
+    b.output(b.cat(sides, 0))
+    found = parts_of(b, host)
+    assert host.l2_bytes < 4 * weight.bytes
+    assert len(found) == (2 if 4 * weight.bytes <= host.outer_cache_bytes else 1)
 
 
 @pytest.mark.parametrize("why", ["short lines", "what both sides read is large", "many pieces"])

@@ -22,8 +22,8 @@ MOST_PIECES = 6
 _LINE_BYTES = 128
 """Granularity of a piece's contiguous writes, in bytes: a cache line."""
 _SHARED = 4
-"""The tensors that several pieces read must fit this many times into the L2 cache, since pieces
-read them at different times.
+"""The tensors that several pieces read must fit this many times into the last-level cache, since
+pieces read them at different times.
 """
 
 
@@ -122,7 +122,9 @@ def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None
 
 
 def _is_worth(parts: list[PointGroup], device: DeviceInfo) -> bool:
-    """True if the tensors that both sides read stay in the L2 cache from one to the other."""
+    """True if the tensors that both sides read stay in the last-level cache from one to the
+    other.
+    """
     read: list[set[TensorView]] = [{load.tensor for load in part.graph.loads} for part in parts]
     shared = set.intersection(*read)
-    return _SHARED * sum(t.bytes for t in shared) <= device.l2_bytes
+    return _SHARED * sum(t.bytes for t in shared) <= device.last_level_bytes
