@@ -20,9 +20,11 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.lower.scalar_graph import Select
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.pointwise.parts import rounds_of
 from thunder_fuser.templates.pointwise.schedule import PointwisePart, PointwiseSchedule
 
 BF16, F32 = DataType.BFloat16, DataType.Float
+OPS = {"neg": torch.neg, "relu": torch.relu, "abs": torch.abs}
 
 
 def parts_of(b: FusionBuilder, device: DeviceInfo = H200) -> tuple[PointwisePart, ...]:
@@ -108,3 +110,50 @@ def test_points_stay_together(why: str) -> None:
         b.output(op(b, "add", x, b.cat([op(b, "neg", second), first], 1)))
     (part,) = parts_of(b)
     assert any(isinstance(node, Select) for node in part.graph)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rounds"),
+    [
+        ((8, 2, 2), 2),
+        ((1000, 250), 250),
+        ((1001, 500), 167),  # with 500 rounds of 3 blocks, a third would be idle
+        ((7, 1), 1),
+        ((3, 0), 1),
+    ],
+)
+def test_rounds_of_pieces(blocks: tuple[int, ...], rounds: int) -> None:
+    assert rounds_of(blocks) == rounds
+
+
+def test_rounds_leave_few_blocks_idle() -> None:
+    choose = random.Random(0)
+    for _ in range(500):
+        blocks = [
+            choose.randint(1, 10 ** choose.randint(1, 5)) for _ in range(choose.randint(2, 5))
+        ]
+        rounds = rounds_of(blocks)
+        assert 1 <= rounds <= min(blocks)
+        assert sum(-(-n // rounds) * rounds for n in blocks) <= sum(blocks) * (1 + 1 / 32)
+
+
+@pytest.mark.parametrize("columns", [(512, 512), (512, 128, 128), (1024, 96), (4096, 32)])
+@pytest.mark.parametrize("rows", [64, 331])
+def test_pieces_take_turns(rows: int, columns: tuple[int, ...]) -> None:
+    """Every block of every piece runs once, also where shares are rounded up, and rounds of one cat
+    follow another output's blocks.
+    """
+    generator = torch.Generator().manual_seed(rows)
+    inputs = [torch.randn(rows, n, generator=generator) for n in columns]
+    other = torch.randn(3, 7, 11, generator=generator)
+    b = FusionBuilder()
+    first = op(b, "abs", b.tensor([3, 7, 11], F32))
+    parts = [op(b, name, b.tensor([rows, n], F32)) for name, n in zip(OPS, columns, strict=False)]
+    b.output(first)
+    b.output(b.cat(parts, 1))
+    host = HOST.device_info(torch.device("cpu"))
+    takes_turns = max(part.rounds for part in parts_of(b, host)) > 1
+    assert takes_turns is (min(columns) * rows >= 8192)  # two blocks
+    found = CompiledFusion(b.build())([other, *inputs])
+    expected = [other.abs(), torch.cat([OPS[n](x) for n, x in zip(OPS, inputs, strict=False)], 1)]
+    torch.testing.assert_close([*found], expected, rtol=0, atol=0)

@@ -32,10 +32,8 @@ class ControlMix(ReductionMix):
         self._kernel = kernel
         self.tested = 0
         self._is_past_barrier = False
-        self._ranges = {
-            ir.LaunchIndex.BLOCK: (0, kernel.blocks),
-            ir.LaunchIndex.THREAD: (0, kernel.threads),
-        }
+        self._ranges[self._launch[ir.LaunchIndex.BLOCK]] = (0, kernel.blocks)
+        self._ranges[self._launch[ir.LaunchIndex.THREAD]] = (0, kernel.threads)
         self.values.root.turns = (1,) * kernel.blocks
 
     def body(self, body: ir.Body) -> None:
@@ -54,7 +52,7 @@ class ControlMix(ReductionMix):
             share = _share(inside, holds)
             if known is not None:
                 index, *ranges = known
-                share = _part(index, ranges[k], before[index])
+                share = self._part(index, ranges[k], before[index])
                 self._ranges[index] = ranges[k]
             around = self.active
             self.active = _both(around, inside, holds)
@@ -77,21 +75,31 @@ class ControlMix(ReductionMix):
 
     def _ranges_of(
         self, tests: Sequence[ir.Expr]
-    ) -> tuple[ir.LaunchIndex, tuple[int, int], tuple[int, int]] | None:
-        """Return, for a test of the block or thread index alone, that index and its ranges where
-        the test holds and where it does not; None for other tests.
+    ) -> tuple[Number, tuple[int, int], tuple[int, int]] | None:
+        """Return, for a test of an index of known range alone, that index and its ranges where the
+        test holds and where it does not; None for other tests.
         """
         if len(tests) != 1 or not isinstance(tests[0], ir.Binary) or tests[0].op not in ("<", "=="):
             return None
         left, right = self.form(tests[0].left), self.form(tests[0].right)
-        for index, atom in self._launch.items():
-            if index in self._ranges and left.terms == ((atom, 1),) and not right.terms:
-                low, high = self._ranges[index]
-                bound = right.const - left.const
-                if tests[0].op == "==":
-                    return index, (bound, bound + 1), (low, high)
-                return index, (low, min(high, bound)), (max(low, bound), high)
-        return None
+        if right.terms or [factor for _, factor in left.terms] != [1]:
+            return None
+        ((index, _),) = left.terms
+        if index not in self._ranges:
+            return None
+        low, high = self._ranges[index]
+        bound = right.const - left.const
+        if tests[0].op == "==":
+            return index, (bound, bound + 1), (low, high)
+        return index, (low, min(high, bound)), (max(low, bound), high)
+
+    def _part(self, index: Number, part: tuple[int, int], whole: tuple[int, int]) -> float:
+        """Return the fraction of blocks, or of warps, of range `whole` whose indices are in
+        `part`.
+        """
+        each = WARP_SIZE if index is self._launch[ir.LaunchIndex.THREAD] else 1
+        some, every = (-(-max(0, high - low) // each) for low, high in (part, whole))
+        return some / max(every, 1)
 
     def _loop(self, s: ir.Loop) -> None:
         begin, end = self.form(s.begin), self.form(s.end)
@@ -236,13 +244,6 @@ def _both(around: Sample | None, inside: Sample | None, holds: bool) -> Sample |
         return around
     chosen = tuple(int(bool(v) is holds) for v in inside)
     return chosen if around is None else tuple(a & c for a, c in zip(around, chosen, strict=True))
-
-
-def _part(index: ir.LaunchIndex, part: tuple[int, int], whole: tuple[int, int]) -> float:
-    """Return the fraction of blocks, or of warps, of range `whole` whose indices are in `part`."""
-    each = WARP_SIZE if index is ir.LaunchIndex.THREAD else 1
-    some, every = (-(-max(0, high - low) // each) for low, high in (part, whole))
-    return some / max(every, 1)
 
 
 def _share(inside: Sample | None, holds: bool) -> float:

@@ -16,7 +16,15 @@ from thunder_fuser.time_model.pipes import Mix
 
 
 class IndexMix(MemoryMix):
-    """Counts the instructions of the indices and tests of one kernel."""
+    """Counts the instructions of the indices and tests of one kernel.
+
+    _ranges  the range of indices that are known to have every value equally often: of blocks, of
+             threads, of turns that blocks take
+    """
+
+    def __init__(self, kernel: ir.KernelIR, arch: str) -> None:
+        super().__init__(kernel, arch)
+        self._ranges: dict[Number, tuple[int, int]] = {}
 
     def expr(self, e: ir.Expr) -> Any:
         return self.EXPRESSIONS[type(e)](self, e)
@@ -77,6 +85,8 @@ class IndexMix(MemoryMix):
         found = self.values.number(
             (e.op, left, right), _index_mix(e, right), registers, sample=sample
         )
+        if e.op == "%" and left.terms == ((self._launch[ir.LaunchIndex.BLOCK], 1),):
+            self._ranges.setdefault(found, (0, right.const))
         is_test = e.op in ("<", "<=", ">", ">=", "==", "!=")
         return found if is_test else Form(0, ((found, 1),))
 

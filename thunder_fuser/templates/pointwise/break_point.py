@@ -40,9 +40,10 @@ class BreakPoint:
     rows: int
     kept: tuple[int, ...]
 
-    def blocks(self, vectors: int) -> int:
-        """Return the number of blocks for `vectors` vectors."""
-        return -(-vectors // (self.columns * self.rows))
+    @property
+    def vectors(self) -> int:
+        """Vectors of a block."""
+        return self.columns * self.rows
 
 
 def find_break_point(accesses: Sequence[RegisterArray], lanes: Lanes) -> BreakPoint | None:

@@ -33,7 +33,7 @@ from thunder_fuser.lower.vectors.lanes import Lanes
 from thunder_fuser.lower.vectors.paired_lanes import can_pair
 from thunder_fuser.lower.vectors.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.break_point import BreakPoint, find_break_point
-from thunder_fuser.templates.pointwise.parts import KernelOfParts
+from thunder_fuser.templates.pointwise.parts import KernelOfParts, rounds_of
 from thunder_fuser.templates.prefetches import prefetches
 
 THREADS = 256
@@ -77,6 +77,7 @@ class PointwisePart:
     in_rows      the part for threads whose vectors lie in one row each, by
                  `lower/points/point_rows.py`
     break_point  rows outside and columns inside of it, on a host (`break_point.py`)
+    rounds       rounds of blocks in which the pieces of one group take turns (`parts.py`)
     """
 
     stores: tuple[Store, ...]
@@ -89,6 +90,7 @@ class PointwisePart:
     paired: bool = False
     in_rows: PointwisePart | None = None
     break_point: BreakPoint | None = None
+    rounds: int = 1
 
     @property
     def usual(self) -> PointwisePart:
@@ -121,9 +123,8 @@ class PointwisePart:
 
     @property
     def blocks(self) -> int:
-        if self.break_point is not None:
-            return self.break_point.blocks(self.vectors)
-        return -(-self.vectors // (THREADS * self.unroll))
+        each = THREADS * self.unroll if self.break_point is None else self.break_point.vectors
+        return -(-self.vectors // (each * self.rounds)) * self.rounds
 
     def __str__(self) -> str:
         wide = [a for a in self.usual.accesses if a.is_vector]
@@ -132,9 +133,10 @@ class PointwisePart:
             block = f"{at.rows} rows of {at.columns} vectors, with {len(at.kept)} kept loads"
         else:
             block = f"{THREADS}"
+        turns = f" in {self.rounds} rounds" if self.rounds > 1 else ""
         return (
             f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points{rows}, vector "
-            f"{self.lanes.vector}, unroll {self.unroll}, {self.blocks} blocks of {block}; "
+            f"{self.lanes.vector}, unroll {self.unroll}, {self.blocks} blocks of {block}{turns}; "
             f"{len(wide)} of {len(self.accesses)} loads are vectors"
         )
 
@@ -148,9 +150,16 @@ class PointwiseSchedule(KernelOfParts[PointwisePart]):
 
 def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:
     """Schedule the outputs of one segment."""
-    groups = [piece for group in point_groups(body) for piece in pieces(group, body, device)]
-    parts = [part for group in groups for part in pointwise_parts(group, body, device)]
-    return PointwiseSchedule(tuple(_evened(parts, device)))
+    groups = [pieces(group, body, device) for group in point_groups(body)]
+    planned = [[pointwise_parts(piece, body, device) for piece in group] for group in groups]
+    evened = _evened([part for group in planned for parts in group for part in parts], device)
+    found: list[PointwisePart] = []
+    for group in planned:
+        parts = [[next(evened) for _ in parts] for parts in group]
+        rounds = rounds_of([first.blocks for first, *_ in parts]) if len(parts) > 1 else 1
+        found += [replace(first, rounds=rounds) for first, *_ in parts]
+        found += [left for _, *rest in parts for left in rest]
+    return PointwiseSchedule(tuple(found))
 
 
 def _evened(parts: Sequence[PointwisePart], device: DeviceInfo) -> Iterator[PointwisePart]:

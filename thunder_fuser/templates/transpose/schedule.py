@@ -68,6 +68,8 @@ class TransposePart:
     prefetches  tensors, and addresses in them, to prefetch for later rows
     """
 
+    rounds: ClassVar[int] = 1
+
     stores: tuple[Store, ...]
     graph: ScalarGraph
     accesses: tuple[RegisterArray, ...]
