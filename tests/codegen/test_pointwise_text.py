@@ -173,6 +173,19 @@ def test_golden_kernels(
     golden(f"{define.__name__}.cu", f"// {define.__doc__}\n{kernel_of(b).source}")
 
 
+def test_a_cast_that_changes_no_bits_has_no_variable() -> None:
+    """The fp32 value of a sum that was rounded to bf16 is the rounded sum."""
+    b = FusionBuilder()
+    x = b.tensor([64], BFloat16)
+    for _ in range(3):
+        wide = b.cast_tensor(x, Float)
+        x = b.cast_tensor(op(b, "add", wide, wide), BFloat16)
+    b.output(x)
+    source = kernel_of(b).source
+    assert source.count("tf::rounded<bf16>") == 2
+    assert not re.search(r"const \w+ t\d+ = t\d+;", source)
+
+
 def test_golden_rotary_embedding(golden: Callable[[str, str], None]) -> None:
     """A quarter of each head turns: loads behind a predicate, halves exchanged in registers."""
     (kernel,) = kernels_of(BY_NAME["rope_2577"], 16)

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_81908fb6(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_df4a23f1(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   // pointwise: T3, T15, T27
   const int u = block * 256 + threadIdx.x;
@@ -49,16 +49,14 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_81908
   for (int v = 0; v < 8; ++v) {
     const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(x2[v]);
     const float t5 = -(tf::cast<float>(x3[v]));
-    const float t6 = t5;
-    const float t8 = (v + 8 * i3 <= 3) ? t6 : tf::cast<float>(x3[v]);
+    const float t8 = (v + 8 * i3 <= 3) ? t5 : tf::cast<float>(x3[v]);
     const float t10 = t8 * tf::cast<float>(x4[v]);
     const float t11 = t3 + t10;
     const float t12 = tf::rounded<bf16>(t11);
     const float t13 = (i3 <= 0) ? t12 : tf::cast<float>(x1[v]);
     const float t15 = tf::cast<float>(x5[v]) * tf::cast<float>(x2[v]);
     const float t17 = -(tf::cast<float>(x6[v]));
-    const float t18 = t17;
-    const float t20 = (v + 8 * i3 <= 3) ? t18 : tf::cast<float>(x6[v]);
+    const float t20 = (v + 8 * i3 <= 3) ? t17 : tf::cast<float>(x6[v]);
     const float t21 = t20 * tf::cast<float>(x4[v]);
     const float t22 = t15 + t21;
     const float t23 = tf::rounded<bf16>(t22);

@@ -97,6 +97,17 @@ def compute(
     return ir.Round(found, node.dtype)
 
 
+def copied(node: Compute, known: Mapping[int, Exact]) -> Value | None:
+    """Return the operand of a cast that changes nothing in registers; None for other nodes."""
+    if pointwise.lookup(node.op).rule is not pointwise.Rule.CAST:
+        return None
+    (value,) = node.operands
+    if register_dtype(value.dtype) is not register_dtype(node.dtype):
+        return None
+    rounds = node.dtype.is_reduced_precision
+    return value if not rounds or node.dtype in _exact_before_rounding(node, known) else None
+
+
 def leaving(value: ir.Expr, dtype: DataType) -> ir.Expr:
     """Return a value that is computed for a store only, in its storage type: a GPU converts a pair
     by one instruction, whereas rounding in a register takes one per value.

@@ -78,6 +78,7 @@ class LaneLowering(LoadLowering):
         self._exact = values.find_exact(self._live_nodes)
         self._brief = find_brief(self._live_nodes, roots, ())
         self._leaving = self._find_leaving(roots, others)
+        self._copied = self._find_copied(others)
 
     def _find_leaving(self, roots: Sequence[Value], others: Sequence[Value]) -> set[Value]:
         """Return reduced floats that are computed for one store only: they get the storage type."""
@@ -93,6 +94,19 @@ class LaneLowering(LoadLowering):
             and node not in read
         }
 
+    def _find_copied(self, others: Sequence[Value]) -> dict[Value, Value]:
+        """Return, for each value whose register has the bits of another's (the fp32 value of a
+        rounded sum), that other value, whose name serves both.
+        """
+        kept = self._leaving.union(others)
+        found: dict[Value, Value] = {}
+        for node in self._live_nodes:
+            if isinstance(node, Compute) and node not in kept:
+                source = values.copied(node, self._exact)
+                if isinstance(source, (Compute, Select)):
+                    found[node] = found.get(source, source)
+        return found
+
     def _is_live(self, access: RegisterArray) -> bool:
         return any(load in self._live for load in access.loads)
 
@@ -100,7 +114,7 @@ class LaneLowering(LoadLowering):
 
     def _define(self, node: Value, copy: Copy, indices: IndexArithmetic) -> ir.Stmt | None:
         if isinstance(node, Compute):
-            return self._computation(node, copy)
+            return None if node in self._copied else self._computation(node, copy)
 
         def name(value: Value) -> ir.Expr:
             return self._name(value, copy)
@@ -171,7 +185,7 @@ class LaneLowering(LoadLowering):
                 held = values.register_dtype(value.dtype)
                 return values.convert(self._loaded(value, copy), value.dtype, held)
             case _:
-                return ir.Var(f"t{value.order}")
+                return ir.Var(f"t{self._copied.get(value, value).order}")
 
     def _loaded(self, load: Load, copy: Copy) -> ir.Expr:
         """Return a loaded value in its storage type."""
