@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -268,6 +269,22 @@ def test_rejected_sources_are_kept_beside_the_cache_and_the_oldest_forgotten(
     kept = folder.parent / "failed"
     assert len(list(kept.iterdir())) == 2
     assert caught.value.source.parent == kept
+
+
+def test_where_a_failure_cannot_be_written_the_failure_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that of writing it."""
+
+    def is_full(*_: object, **__: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "no usable temporary directory")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(failures, "_temporary", is_full)
+    with options(cache_dir=str(tmp_path / "file")), pytest.raises(CompileError) as caught:
+        HOST.compile([kernel("scale_unwritten", "y[0] = undeclared;")])
+    assert caught.value.source is None
+    assert "undeclared" in caught.value.log
 
 
 def test_a_private_folder_that_a_cleaner_removed_is_made_again(tmp_path: Path) -> None:
