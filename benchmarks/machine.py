@@ -42,7 +42,7 @@ def versions() -> dict[str, str]:
         "Python": platform.python_version(),
     }
     try:
-        found["C++ compiler"] = find_compiler().version.splitlines()[0]
+        found["C++ compiler"] = find_compiler().name
     except TargetError as error:
         found["C++ compiler"] = str(error)
     try:

@@ -77,6 +77,16 @@ def test_doctor_fails_where_nothing_can_run() -> None:
     assert result.returncode == 1
 
 
+def test_doctor_reports_a_compiler_that_says_nothing(tmp_path: Path) -> None:
+    silent = tmp_path / "g++"
+    silent.write_text("#!/bin/sh\nexit 0\n")
+    silent.chmod(0o755)
+    result = run("doctor", THUNDER_FUSER_CXX=str(silent))
+    assert f"a compiler that does not tell its version ({silent})" in result.stdout
+    assert "  host  broken: TargetError" in result.stdout
+    assert result.returncode == 1
+
+
 @pytest.mark.skipif(cuda_driver.driver_available(), reason="this machine has a GPU")
 def test_doctor_fails_when_a_present_target_is_broken(tmp_path: Path) -> None:
     # It says which version it is, and can do nothing else.
@@ -154,7 +164,13 @@ def test_an_error_is_a_line_and_a_status(
     assert capsys.readouterr().err == "FuserValueError: it is so\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["demo", "extra"], ["cache"], ["cache", "empty"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([], ["demo", "extra"], ["cache"], ["cache", "empty"]),
+        ["explain", "--shard", "x=tp:0", "script.py"],
+    ],
+)
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -227,6 +243,12 @@ def test_explain_needs_a_script(tmp_path: Path) -> None:
     result = run("explain", str(tmp_path / "none.py"))
     assert result.returncode == 1
     assert "expected a Python file" in result.stderr
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('it is not run')")
+    for wrong in (["--mesh", "2y"], ["--mesh", "2", "--shard", "x"]):
+        result = run("explain", *wrong, str(script))
+        assert result.returncode == 1
+        assert result.stderr.splitlines()[-1].startswith("FuserValueError: ")
     empty = tmp_path / "empty.py"
     empty.write_text("")
     assert "nothing was compiled" in run("explain", str(empty)).stdout

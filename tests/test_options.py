@@ -118,6 +118,8 @@ def test_an_override_stays_in_its_thread() -> None:
         ({"precision": "exact"}, FuserValueError, "strict or fast"),
         ({"logs": "pases"}, FuserValueError, "did you mean passes"),
         ({"cache_dir": 5}, FuserTypeError, "cache_dir: expected text"),
+        ({"cache_dir": "~nobody-of-this-name/x"}, FuserValueError, "cache_dir: .*no home folder"),
+        ({"dump_dir": "~nobody-of-this-name"}, FuserValueError, "dump_dir: .*no home folder"),
     ],
 )
 def test_a_bad_override_changes_nothing(

@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("action", choices=("info", "clear"))
     chosen = parser.parse_args(arguments)
+    if chosen.command == "explain" and chosen.shard and not chosen.mesh:
+        explain.error("--shard needs --mesh, the devices that it divides a tensor among")
     try:
         status = _run(chosen)
         sys.stdout.flush()

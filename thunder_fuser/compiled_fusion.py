@@ -25,7 +25,7 @@ from thunder_fuser.compile import (
     plan_unbound,
 )
 from thunder_fuser.config import Options, current
-from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
@@ -39,10 +39,11 @@ from thunder_fuser.runtime.binding.bind import (
     key_of,
     size_inputs,
 )
-from thunder_fuser.runtime.binding.guards import Guard, guard_of, no_guard
+from thunder_fuser.runtime.binding.guards import Guard, no_guard
 from thunder_fuser.runtime.binding.modes import is_transformed, without_modes
 from thunder_fuser.runtime.executable import Executable, ExecutableInfo
 from thunder_fuser.runtime.executable_lru import EXECUTABLES, now
+from thunder_fuser.runtime.fallback import is_final, keep_from_torch
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.target import planned_for, target_for
@@ -95,7 +96,23 @@ class CompiledFusion:
         """Run on `inputs` (tensors and scalars in definition order) and return the outputs in
         order. Invalid inputs raise before anything is compiled.
         """
-        return self.executable_for(inputs, device)(inputs)
+        executable = self.executable_for(inputs, device)
+        try:
+            return executable(inputs)
+        except InternalError as error:
+            raise self._misfit(inputs, error) from None
+
+    def _misfit(self, inputs: Sequence[Any], error: InternalError) -> FuserError:
+        """Return the error of a number that is out of range, which the key does not tell; `error`
+        if all numbers fit.
+        """
+        try:
+            bind(with_seeds_in_memory(self.fusion, inputs), inputs)
+        except FuserTypeError as mistake:
+            if is_final(error):
+                keep_from_torch(mistake)
+            return mistake
+        return error
 
     def executable_for(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -106,7 +123,7 @@ class CompiledFusion:
         if (
             executable is None
             or latest.options is not current()
-            or latest.device is not device
+            or latest.device != device
             or not latest.guard(inputs)
         ):
             executable = self._find(inputs, device)
@@ -212,9 +229,8 @@ class CompiledFusion:
             found = self._compile(table, key, inputs, device)
         else:
             check_updates(self.fusion, inputs)
-        if not found.guard(inputs):
-            found.guard = guard_of(inputs, self._sizes)
-        self._latest = _Latest(current(), device, found.guard, found)
+        guard = found.guard_for(inputs, self._sizes)
+        self._latest = _Latest(current(), device, guard, found)
         return found
 
     def foresee(self, device: torch.device) -> tuple[Kernel, ...]:

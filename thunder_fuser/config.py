@@ -47,9 +47,16 @@ def _option(
     minimum: int | None = None,
     pattern: str = ".*",
     example: str = "",
+    is_folder: bool = False,
 ) -> _T:
     """Declare an option field with its documentation and constraints beyond the type."""
-    metadata = {"doc": doc, "minimum": minimum, "pattern": pattern, "example": example}
+    metadata = {
+        "doc": doc,
+        "minimum": minimum,
+        "pattern": pattern,
+        "example": example,
+        "is_folder": is_folder,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -93,10 +100,12 @@ class Options:
     verify: bool = _option(False, "check the IR between passes, and the names of kernel IR")
     logs: str = _option("", 'channels to print, such as "passes,segment,+codegen" (+: verbose)')
     cache_dir: str | None = _option(
-        None, "compiled kernels; unset: thunder_fuser in $XDG_CACHE_HOME or ~/.cache"
+        None,
+        "compiled kernels; unset: thunder_fuser in $XDG_CACHE_HOME or ~/.cache",
+        is_folder=True,
     )
     dump_dir: str | None = _option(
-        None, "write what each stage of a compilation makes into a folder here"
+        None, "write what each stage of a compilation makes into a folder here", is_folder=True
     )
 
     def __post_init__(self) -> None:
@@ -135,6 +144,7 @@ class Option:
     minimum: int | None
     pattern: str
     example: str
+    is_folder: bool
 
     @property
     def variable(self) -> str:
@@ -183,6 +193,14 @@ class Option:
             fits = self.minimum is None or not isinstance(value, int) or value >= self.minimum
         if not fits:
             raise FuserValueError(problem)
+        if self.is_folder and isinstance(value, str):
+            try:
+                Path(value).expanduser()
+            except RuntimeError as error:
+                user = Path(value).parts[0]
+                raise FuserValueError(
+                    f"{where}: {value!r}: {user} has no home folder; give an absolute path"
+                ) from error
 
 
 _BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True)

@@ -80,7 +80,7 @@ def _findings() -> Iterator[tuple[str, str]]:
         yield "NVRTC", str(error)
     try:
         compiler = find_compiler()
-        yield "C++ compiler", f"{compiler.version.splitlines()[0]} ({' '.join(compiler.command)})"
+        yield "C++ compiler", f"{compiler.name} ({' '.join(compiler.command)})"
     except TargetError as error:
         yield "C++ compiler", str(error)
     options = current()

@@ -46,7 +46,8 @@ from thunder_fuser.frontends.thunder.plans.report import saved_for_backward
 from thunder_fuser.inspect import report
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.plan import counted
-from thunder_fuser.sharding.annotations import mesh_of, placed_of
+from thunder_fuser.sharding.annotations import Placed, mesh_of, placed_of
+from thunder_fuser.sharding.mesh import DeviceMesh
 from thunder_fuser.sharding.plan import MeshPlan
 
 _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -62,9 +63,13 @@ class OnMesh(NamedTuple):
     mesh: str
     shards: tuple[str, ...]
 
+    def read(self) -> tuple[DeviceMesh, Placed]:
+        """Parse both; raises FuserValueError."""
+        return mesh_of(self.mesh), placed_of(self.shards)
+
     def plans(self, source: Any, inputs: Sequence[Any] | None = None) -> tuple[MeshPlan, ...]:
         """Return the mesh plans of a compiled function or a definition; raises FuserError."""
-        mesh, placed = mesh_of(self.mesh), placed_of(self.shards)
+        mesh, placed = self.read()
         if isinstance(source, FusionDefinition):
             return (source.mesh_plan(inputs or (), mesh, placed),)
         return mesh_plans(source, mesh, placed)
@@ -79,7 +84,7 @@ def main(
     onto: OnMesh | None = None,
 ) -> int:
     """Run the script `file`, print a report per function and return the script's exit status.
-    Raises FuserValueError if there is no such file.
+    Raises FuserValueError if there is no such file, or if a mesh or a sharding cannot be read.
 
     form  "short": one screen per function; "full": every plan and boundary; "json": data
     html  file for an HTML page, with a number appended if there are several functions; "": none
@@ -88,6 +93,8 @@ def main(
     path = Path(file)
     if not path.is_file():
         raise FuserValueError(f"explain: expected a Python file, got {file}; give its path")
+    if onto is not None:
+        onto.read()
     with _observed() as (functions, definitions), _as_program(path, arguments):
         status = _run(path, fake)
     sources: list[Any] = [*functions]

@@ -30,7 +30,6 @@ from thunder_fuser.errors import (
 from thunder_fuser.runtime.cuda import clusters
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda import target as cuda_target
-from thunder_fuser.runtime.cuda.clusters import clusters_of
 from thunder_fuser.runtime.cuda.target import CUDA, CudaLaunch
 from thunder_fuser.runtime.fallback import is_replaceable
 from thunder_fuser.runtime.scarcity import is_passing
@@ -164,14 +163,14 @@ def test_clusters_are_what_the_driver_says(
 ) -> None:
     fake("fake_groups").value, fake("fake_group").value = 1, group
     try:
-        assert clusters_of.__wrapped__(0) == expected
+        assert clusters._asked.__wrapped__(0) == expected
     finally:
         fake("fake_groups").value, fake("fake_group").value = 8, 16
 
 
 def test_a_driver_that_does_not_know_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_driver, "has_clusters", lambda device: False)
-    assert clusters_of.__wrapped__(0) == ()
+    assert clusters._asked.__wrapped__(0) == ()
     monkeypatch.undo()
 
     def fails(*_: object) -> int:
@@ -179,7 +178,7 @@ def test_a_driver_that_does_not_know_clusters(monkeypatch: pytest.MonkeyPatch) -
 
     before = last().libraries
     monkeypatch.setattr(cuda_driver, "resident_clusters", fails)
-    assert clusters_of.__wrapped__(0) == ()
+    assert clusters._asked.__wrapped__(0) == ()
     assert last().libraries == before
     monkeypatch.undo()
 
@@ -187,7 +186,7 @@ def test_a_driver_that_does_not_know_clusters(monkeypatch: pytest.MonkeyPatch) -
         raise TargetError("there is no NVRTC")
 
     monkeypatch.setattr(clusters, "compile_cubin", lacks)
-    assert clusters_of.__wrapped__(0) == ()
+    assert clusters._asked.__wrapped__(0) == ()
 
 
 def test_blocks_of_clusters_that_wait_for_each_other_must_fit() -> None:
@@ -380,6 +379,16 @@ def test_a_device_without_memory_for_a_program_is_tried_again(function: str) -> 
         compiled(cooperative=True, grid=(4, 1, 1))
     assert is_passing(caught.value)
     assert scale(compiled(), 2.0)[4] == 8
+
+
+@pytest.mark.parametrize("function", ["cuLibraryLoadData", "cuKernelGetFunction"])
+def test_a_device_without_memory_is_asked_for_its_clusters_again(function: str) -> None:
+    clusters._asked.cache_clear()
+    before = last().libraries
+    with failing(function):
+        assert CUDA.device_info(torch.device("cuda", 0)).clusters == ()
+    assert last().libraries == before
+    assert CUDA.device_info(torch.device("cuda", 0)).clusters == ((2, 64), (4, 32), (8, 16))
 
 
 def test_a_thread_without_memory_for_a_context_is_tried_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 import pytest
 from hypothesis import given
@@ -75,7 +76,18 @@ def test_a_block_is_refilled_in_place() -> None:
         assert found == values
 
 
-@pytest.mark.parametrize("values", [(), (1,), (1, 2.0, 3), ("1", 2.0), (2**31, 2.0), (1.5, 2.0)])
+@pytest.mark.parametrize("value", [10**40, -(10**40), 1e300])
+def test_a_number_beyond_floats_is_infinite(value: float) -> None:
+    block = ArgumentBlock(kernel("k", "", (Param("a", "float"), Param("b", "double"))))
+    block.fill((value, value))
+    a, b = (ctypes.c_uint64 * 2).from_address(block.address)
+    assert ctypes.c_float.from_address(a).value == math.copysign(math.inf, value)
+    assert ctypes.c_double.from_address(b).value == float(value)
+
+
+@pytest.mark.parametrize(
+    "values", [(), (1,), (1, 2.0, 3), ("1", 2.0), (2**31, 2.0), (1.5, 2.0), (1, 10**400)]
+)
 def test_arguments_that_do_not_fit_name_kernel_and_parameters(values: tuple[object, ...]) -> None:
     block = ArgumentBlock(kernel("mine", "", (Param("a", "int"), Param("b", "double"))))
     with pytest.raises(InternalError, match=r"kernel mine: cannot pass .* as \(int a, double b\)"):

@@ -15,8 +15,12 @@ from tests.support.generator import random_case
 from tests.support.still_target import Still
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime import executable
+from thunder_fuser.runtime.binding import guards
+from thunder_fuser.runtime.fallback import is_replaceable
 from thunder_fuser.runtime.host.target import HOST
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -255,6 +259,70 @@ def test_numbers_are_read_at_every_call(device: torch.device) -> None:
         (result,) = compiled([data, 0.5 * k, held, k != 1])
         assert torch.equal(result, (data * (0.5 * k) + k) * (k != 1))
     assert len(compiled.executables) == 1
+
+
+@pytest.mark.parametrize("kind", [DataType.Int32, DataType.Int, DataType.Double])
+def test_numbers_out_of_range_are_mistakes_at_every_call(kind: DataType) -> None:
+    """The key of a call has the type of a number, and not its value."""
+    b = FusionBuilder()
+    x, number = b.tensor([6], DataType.Double), b.scalar(None, kind)
+    b.output(op(b, "add", x, number))
+    compiled, data = CompiledFusion(b.build()), torch.zeros(6, dtype=torch.float64)
+    for value in (10**400, 3, -(10**400), 4):
+        if abs(value) > 4:
+            with pytest.raises(FuserTypeError, match=f"(?s)Scalar value.*{kind.name}.*input 1"):
+                compiled([data, value])
+        else:
+            assert torch.equal(compiled([data, value])[0], data + value)
+    assert len(compiled.executables) == 1
+
+
+def test_a_number_out_of_range_after_an_update_is_not_left_to_torch() -> None:
+    b = FusionBuilder()
+    x, number = b.tensor([6], Float), b.scalar(None, DataType.Int32)
+    b.output(op(b, "add", x, 1.0), x)
+    b.output(op(b, "mul", b.segment_set(op(b, "neg", b.tensor([6], Float))), number))
+    compiled = CompiledFusion(b.build())
+    data, other = torch.zeros(6), torch.ones(6)
+    compiled([data, 2, other])
+    with pytest.raises(FuserTypeError, match="Scalar value") as caught:
+        compiled([data, 2**40, other])
+    assert not is_replaceable(caught.value)
+
+
+# ---- where it runs
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:0"])
+def test_a_cpu_may_have_a_number(name: str) -> None:
+    b = FusionBuilder()
+    b.output(b.iota(5, 0, 1, DataType.Int))
+    compiled = CompiledFusion(b.build())
+    for _ in range(2):
+        assert torch.equal(compiled([], torch.device(name))[0], torch.arange(5))
+    assert len(compiled.executables) == 1
+
+
+def test_calls_that_take_turns_make_no_guard_anew(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards tell parameters, gradients and modes apart; executables do not."""
+    made: list[int] = []
+    monkeypatch.setattr(
+        executable, "guard_of", lambda *args: made.append(1) or guards.guard_of(*args)
+    )
+    b = FusionBuilder()
+    b.output(op(b, "neg", b.tensor([6], Float)))
+    compiled = CompiledFusion(b.build())
+    plain = torch.randn(6, device=device)
+    parameter = torch.nn.Parameter(plain.clone())
+    for _ in range(4):
+        for x in (plain, parameter):
+            assert torch.equal(compiled([x])[0], -x.detach())
+        with torch.inference_mode():
+            assert torch.equal(compiled([plain])[0], -plain)
+    assert len(compiled.executables) == 1
+    assert len(made) <= 3
 
 
 def test_complex_numbers_are_two_arguments(device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -270,6 +271,22 @@ def test_rejected_sources_are_kept_beside_the_cache_and_the_oldest_forgotten(
     assert caught.value.source.parent == kept
 
 
+def test_where_a_failure_cannot_be_written_the_failure_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that of writing it."""
+
+    def is_full(*_: object, **__: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "no usable temporary directory")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(failures, "_temporary", is_full)
+    with options(cache_dir=str(tmp_path / "file")), pytest.raises(CompileError) as caught:
+        HOST.compile([kernel("scale_unwritten", "y[0] = undeclared;")])
+    assert caught.value.source is None
+    assert "undeclared" in caught.value.log
+
+
 def test_a_private_folder_that_a_cleaner_removed_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with options(cache_dir=str(tmp_path / "file")):
@@ -278,6 +295,31 @@ def test_a_private_folder_that_a_cleaner_removed_is_made_again(tmp_path: Path) -
         assert works(scale("scale_cleaned_b"))
 
 
+@pytest.mark.parametrize("becomes", ["nothing", "a file"])
+def test_a_cache_folder_may_go_while_the_process_runs(tmp_path: Path, becomes: str) -> None:
+    """A new kernel links with the runtime library, which was loaded from there."""
+    cache = tmp_path / "cache"
+    with options(cache_dir=str(cache)):
+        assert works(scale("scale_before"))
+    script = _GOES.format(root=Path(__file__).parents[2], cache=cache, becomes=becomes)
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+
+
+_GOES = """
+import pathlib, shutil, sys
+sys.path.insert(0, "{root}")
+from tests.runtime.test_places import options, scale, works
+
+cache = pathlib.Path("{cache}")
+with options(cache_dir=str(cache)):
+    assert works(scale("scale_before"))
+    shutil.rmtree(cache)
+    if "{becomes}" == "a file":
+        cache.touch()
+    assert works(scale("scale_behind"))
+"""
 _FORKS = """
 import os, sys, torch
 from thunder_fuser import DataType, FusionDefinition

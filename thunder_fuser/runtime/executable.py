@@ -24,7 +24,7 @@ from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
-from thunder_fuser.runtime.binding.guards import Guard, no_guard
+from thunder_fuser.runtime.binding.guards import Guard, guard_of
 from thunder_fuser.runtime.executable_lru import now
 from thunder_fuser.runtime.fallback import keep_from_torch
 from thunder_fuser.runtime.host.pages import FRESH_BYTES
@@ -32,6 +32,9 @@ from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
 from thunder_fuser.segment.placement import Buffer, SliceOf, Updates, ViewOf
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
+
+_GUARDS = 4
+"""Most guards of an executable, for calls that take turns, as in and out of inference mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,9 @@ class Executable:
         self.plan = plan
         self.device = device
         self.used = now()
-        self.guard: Guard = no_guard
+        self._guards: tuple[Guard, ...] = ()
+        # A CPU may be written "cpu:0".
+        self._gpu = device.index if device.type == "cuda" else None
         self._in_torch = in_torch
         self.kernels = tuple(g.kernel for k, g in generated.items() if k not in in_torch)
         self.info = ExecutableInfo(plan, self.kernels, tuple(in_torch[k] for k in sorted(in_torch)))
@@ -86,10 +91,22 @@ class Executable:
                 return self._run(inputs)
         return self._run(inputs)
 
+    def guard_for(self, inputs: Sequence[Any], sizes: Sequence[int]) -> Guard:
+        """Return a guard that accepts `inputs`, which have this executable's key: one that an
+        earlier call has made, or a new one. `sizes` are the positions of sizes among the inputs.
+
+        Guards are stricter than keys: they tell parameters from tensors, and grad modes apart.
+        """
+        for known in self._guards:
+            if known(inputs):
+                return known
+        made = guard_of(inputs, sizes)
+        self._guards = (made, *self._guards[: _GUARDS - 1])
+        return made
+
     def _is_elsewhere(self) -> bool:
         """True if torch's current device, where launches go, is not the tensors' GPU."""
-        index = self.device.index
-        return index is not None and torch._C._cuda_getDevice() != index
+        return self._gpu is not None and torch._C._cuda_getDevice() != self._gpu
 
     def _run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = [*inputs, *self._made]

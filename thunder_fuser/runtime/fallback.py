@@ -43,10 +43,15 @@ _FINAL = "_thunder_fuser_is_final"
 
 def is_replaceable(error: Exception) -> bool:
     """True if torch can run the operations instead."""
-    if getattr(error, _FINAL, False):
+    if is_final(error):
         return False
     expected = isinstance(error, _EXPECTED) or _NO_MEMORY in str(error)
     return not expected or isinstance(error, _REPLACEABLE)
+
+
+def is_final(error: Exception) -> bool:
+    """True if `keep_from_torch` has marked the error."""
+    return bool(getattr(error, _FINAL, False))
 
 
 def keep_from_torch(error: Exception) -> None:

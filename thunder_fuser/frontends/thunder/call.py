@@ -30,7 +30,12 @@ from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.binding.bind import bind
 from thunder_fuser.runtime.binding.modes import is_forward_mode, is_transformed, wants_operations
-from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure, warn_of_scarcity
+from thunder_fuser.runtime.fallback import (
+    is_final,
+    is_replaceable,
+    warn_of_failure,
+    warn_of_scarcity,
+)
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.scarcity import is_passing
 from thunder_fuser.runtime.target import target_for
@@ -157,6 +162,8 @@ class FusionCall:
         ]
 
     def _recover(self, inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
+        if is_final(error):
+            raise error
         if FakeTensor in map(type, inputs):
             return self._in_torch(inputs)
         if has_dtensors(inputs):

@@ -73,12 +73,14 @@ class ArgumentBlock:
         A launch tries `pack` first, which saves a call.
         """
         try:
-            self.pack(*args)
-        except OverflowError:
-            # A value beyond fp32's range becomes infinite: ctypes rounds, `struct` raises.
-            rounded = (ctypes.c_float(x).value if isinstance(x, float) else x for x in args)
-            self.pack(*rounded)
-        except struct.error as error:
+            try:
+                self.pack(*args)
+            except OverflowError:
+                # A value beyond fp32's range becomes infinite: ctypes rounds, `struct` raises.
+                floats = [param.ctype == "float" for param in self._kernel.params]
+                known = zip(floats, args, strict=True)
+                self.pack(*(ctypes.c_float(x).value if is_float else x for is_float, x in known))
+        except UNFIT as error:
             expected = ", ".join(f"{param.ctype} {param.name}" for param in self._kernel.params)
             raise InternalError(
                 f"kernel {self._kernel.name}: cannot pass {args!r} as ({expected}): {error}"

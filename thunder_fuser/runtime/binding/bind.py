@@ -9,6 +9,7 @@ message for the same mistake, the text starts with it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -248,8 +249,11 @@ def _check_number(k: int, scalar: Scalar, x: object) -> None:
 
 
 def _fits(x: Number, dtype: DataType) -> bool:
-    if not dtype.is_integral:
+    """False for an integer outside of the dtype's range; floats are rounded, to infinity."""
+    if not isinstance(x, int):
         return True
+    if not dtype.is_integral:
+        return abs(x) <= sys.float_info.max
     limits = torch.iinfo(dtype.torch)
     return bool(limits.min <= x <= limits.max)
 

@@ -31,7 +31,11 @@ def save_failure(name: str, suffix: str, text: str) -> Path | None:
         return _save(Path(chosen).expanduser(), f"{name}{suffix}", text)
     folder = current().cache_folder / "failed"
     if private.problem_of(folder):
-        folder = _temporary()
+        try:
+            folder = _temporary()
+        except OSError as error:
+            _log.warning("%s%s was not written: %s", name, suffix, error)
+            return None
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     path = _save(folder, f"{name[:80]}-{digest}{suffix}", text)
     _forget_oldest(folder)

@@ -7,12 +7,15 @@ GPCs, which differ from chip to chip; the driver computes the number of clusters
 from __future__ import annotations
 
 import functools
+import logging
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import WARP_SIZE
-from thunder_fuser.errors import FuserError
+from thunder_fuser.errors import FuserError, ResourceError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
+
+_log = logging.getLogger(__name__)
 
 _SIZES = 2, 4, 8
 """Cluster sizes in blocks that every device with clusters supports."""
@@ -22,11 +25,21 @@ _NOTHING = Kernel(
 )
 
 
-@functools.cache
 def clusters_of(device: int) -> tuple[tuple[int, int], ...]:
     """Return `DeviceInfo.clusters` of a device: pairs of cluster size and number of clusters that
-    are resident with a multiprocessor for each block; () if the driver does not give it.
+    are resident with a multiprocessor for each block; () if the driver does not give it, or has no
+    memory for the kernel to ask about: then the next plan asks again.
     """
+    try:
+        return _asked(device)
+    except ResourceError as error:
+        _log.info("a plan for cuda:%d has no clusters: %s", device, error)
+        return ()
+
+
+@functools.cache
+def _asked(device: int) -> tuple[tuple[int, int], ...]:
+    """Ask the driver. Raises ResourceError, so that only answers are cached."""
     if not cuda_driver.has_clusters(device):
         return ()
     info = cuda_driver.describe(device)
@@ -41,6 +54,8 @@ def clusters_of(device: int) -> tuple[tuple[int, int], ...]:
                 count = [ask(size, WARP_SIZE, shared) for size in _SIZES]
             finally:
                 cuda_driver.unload_library(library)
+    except ResourceError:
+        raise
     except FuserError:
         # NVRTC is missing or the driver is older than it; planning needs neither.
         return ()

@@ -160,8 +160,9 @@ class CudaLaunch:
                 cuda_driver.check(
                     (status,), f"launching kernel {self.kernel.name} on cuda:{device}"
                 )
-        if torch._C._cuda_isCurrentStreamCapturing():
-            self._program.loaded.is_kept = True
+        loaded = self._program.loaded
+        if not loaded.is_kept and torch._C._cuda_isCurrentStreamCapturing():
+            loaded.is_kept = True
 
     def _prepare(self, device: int) -> _Prepared:
         api, kernel = cuda_driver.driver(), self.kernel

@@ -49,6 +49,11 @@ class Compiler:
     chosen_by: str = ""
 
     @property
+    def name(self) -> str:
+        """First line of the version."""
+        return next(iter(self.version.splitlines()), "a compiler that does not tell its version")
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """Flags of every translation unit."""
         found = (*_FLAGS, *_native(self.family), *_FAMILY_FLAGS[self.family])

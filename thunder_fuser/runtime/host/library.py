@@ -265,14 +265,16 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
 
 def _needed(unit: Unit, folder: Folder, loaded: Library | None, work: Path) -> Path:
     """Copy a library to link with into `work`, where no process evicts it meanwhile: the loaded one
-    if it still exists, else a cached or new one.
+    if its file can still be read, else a cached or new one.
     """
     copy = work / "needed.so"
-    if loaded is not None:
-        with contextlib.suppress(FileNotFoundError):
-            return Path(shutil.copyfile(loaded.path, copy))
     key = unit.key
-    content = folder.find(unit.file_name(key), key)
+    content: bytes | None = None
+    if loaded is not None:
+        with contextlib.suppress(OSError):  # its folder may be gone, unmounted, or another file
+            content = loaded.path.read_bytes()
+    if content is None:
+        content = folder.find(unit.file_name(key), key)
     if content is None:
         return Path(shutil.copyfile(_made(unit, key, folder, None), copy))
     copy.write_bytes(content)
