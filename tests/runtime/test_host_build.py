@@ -152,7 +152,7 @@ def test_damaged_entries_are_rebuilt(
 def test_a_folder_that_cannot_be_written_is_done_without(cache: Path) -> None:
     file = cache / "file"
     file.write_text("a file where the folder should be")
-    with options(cache_dir=str(file)):
+    with options(cache_dir=str(file)), pytest.warns(RuntimeWarning, match="its folder is unusable"):
         assert works(unique("no_folder"))
 
 

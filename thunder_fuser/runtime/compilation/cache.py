@@ -16,7 +16,6 @@ import contextlib
 import errno
 import functools
 import hashlib
-import logging
 import os
 import shutil
 import stat
@@ -33,7 +32,6 @@ from thunder_fuser.runtime.compilation import private
 
 CACHE_BYTES = 1 << 30
 
-_log = logging.getLogger(__name__)
 _SEAL = b"thunder_fuser sha256:"
 _SEAL_BYTES = len(_SEAL) + hashlib.sha256().digest_size
 _UNFINISHED = ".tmp-"
@@ -161,10 +159,8 @@ def folders(target: str) -> Iterator[Folder]:
     problem = private.problem_of(folder, to_read=True)
     if problem is None:
         yield Folder(Path(os.path.realpath(folder)))
-    elif problem.code == "untrusted":
-        _warn(problem.subject, problem.text)
     else:
-        _log.info("%s is not used: %s", folder, problem.text)
+        _warn(problem.code, problem.subject, problem.text)
     yield from map(Folder, private.process_folders())
 
 
@@ -177,11 +173,17 @@ def folder_to_write(target: str) -> Folder:
 
 
 @functools.cache
-def _warn(folder: str, text: str) -> None:
+def _warn(code: str, folder: str, text: str) -> None:
+    why, remedy = "its folder is unusable", "one that you can write in THUNDER_FUSER_CACHE_DIR"
+    if code == "untrusted":
+        why = "another user could have put programs there"
+        remedy = (
+            "a folder of your own in THUNDER_FUSER_CACHE_DIR, or take the right to write from "
+            "others (chmod go-w)"
+        )
     warnings.warn(
-        f"the cache of compiled kernels is not used, because another user could have put programs "
-        f"there: {folder}: {text}. Every process compiles its kernels again. Name a folder of your "
-        "own in THUNDER_FUSER_CACHE_DIR, or take the right to write from others (chmod go-w)",
+        f"the cache of compiled kernels is not used, because {why}: {folder}: {text}. Every "
+        f"process compiles its kernels again. Name {remedy}",
         RuntimeWarning,
         stacklevel=2,
     )
