@@ -3,10 +3,13 @@
 from thunder_fuser.frontends.thunder.patches import (
     broadcasts,
     dtype_comparisons,
+    frames,
     grad_rules,
+    iterators,
     module_hooks,
     nested_arguments,
     subscripts,
+    trees,
     user_lines,
 )
 
@@ -16,10 +19,13 @@ def register() -> None:
     for patch in (
         broadcasts,
         dtype_comparisons,
+        frames,
         grad_rules,
+        iterators,
         module_hooks,
         nested_arguments,
         subscripts,
+        trees,
         user_lines,
     ):
         patch.register()
