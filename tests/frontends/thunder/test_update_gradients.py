@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import thunder
 import torch
 
 import thunder_fuser
-from tests.frontends.thunder.aliasing import interpreted
+from tests.frontends.thunder.aliasing import ARGUMENTS, gradients, interpreted
 from tests.frontends.thunder.aliasing_programs import random_aliasing_program
 from tests.frontends.thunder.programs import flat, jit
 from thunder_fuser.frontends.thunder.symbol import call_of
@@ -193,32 +193,6 @@ PROGRAMS = [
     *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
     *(zeroed, every_other_row, rounded_quotient),
 ]
-
-
-ARGUMENTS: dict[str, Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]] = {
-    "results": lambda leaves: [x * 1 for x in leaves],
-    "views": lambda leaves: [(x * 1)[None][0] for x in leaves],
-    "one without gradients": lambda leaves: [leaves[0].detach() * 1, *(x * 1 for x in leaves[1:])],
-}
-"""What a program is given, made of leaves."""
-
-
-def gradients(
-    program: Callable[..., Any],
-    *inputs: torch.Tensor,
-    reads_arguments: bool = False,
-    arguments: str = "results",
-) -> list[torch.Tensor]:
-    """Values of results and arguments, then the gradients of leaves that arguments are made of."""
-    leaves = [x.double().requires_grad_() for x in inputs]
-    given = ARGUMENTS[arguments](leaves)
-    results = [x for x in flat(program(*given)) if isinstance(x, torch.Tensor)]
-    read = [x for x in (*results, *(given if reads_arguments else ())) if x.requires_grad]
-    values = [x.detach().clone() for x in (*results, *given)]
-    if read:
-        weights = [torch.arange(1, x.numel() + 1).reshape(x.shape) for x in read]
-        sum((x * w).sum() for x, w in zip(read, weights, strict=True)).backward()  # type: ignore[union-attr]
-    return [*values, *(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)]
 
 
 @pytest.mark.parametrize("arguments", ["results", "views"])
@@ -598,7 +572,6 @@ KNOWN = (
 MODES: dict[str, dict[str, Any]] = {
     **{f"fused, {name}": {"arguments": name} for name in ARGUMENTS},
     "not fused": {"fuel": 0},
-    "symbolic values": {"cache": "symbolic values"},
 }
 
 

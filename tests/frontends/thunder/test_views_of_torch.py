@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder_fuser
-from tests.frontends.thunder.aliasing import differences, interpreted, ran
-from tests.frontends.thunder.test_update_gradients import gradients
+from tests.frontends.thunder.aliasing import differences, gradients, interpreted, ran
 
 Call = Callable[[Any], Any]
 
