@@ -7,7 +7,7 @@ allocate: everything but the kernels is real, and nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -89,6 +89,32 @@ def faults(program: Any, inputs: Sequence[Any]) -> list[str]:
             break
     ours, *others = found
     return ours if others in ([], [[]]) else []
+
+
+ARGUMENTS: dict[str, Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]] = {
+    "results": lambda leaves: [x * 1 for x in leaves],
+    "views": lambda leaves: [(x * 1)[None][0] for x in leaves],
+    "one without gradients": lambda leaves: [leaves[0].detach() * 1, *(x * 1 for x in leaves[1:])],
+}
+"""What a program is given, made of leaves."""
+
+
+def gradients(
+    program: Callable[..., Any],
+    *inputs: torch.Tensor,
+    reads_arguments: bool = False,
+    arguments: str = "results",
+) -> list[torch.Tensor]:
+    """Values of results and arguments, then the gradients of leaves that arguments are made of."""
+    leaves = [x.double().requires_grad_() for x in inputs]
+    given = ARGUMENTS[arguments](leaves)
+    results = [x for x in flat(program(*given)) if isinstance(x, torch.Tensor)]
+    read = [x for x in (*results, *(given if reads_arguments else ())) if x.requires_grad]
+    values = [x.detach().clone() for x in (*results, *given)]
+    if read:
+        weights = [torch.arange(1, x.numel() + 1).reshape(x.shape) for x in read]
+        sum((x * w).sum() for x, w in zip(read, weights, strict=True)).backward()  # type: ignore[union-attr]
+    return [*values, *(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)]
 
 
 @contextmanager

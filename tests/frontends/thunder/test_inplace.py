@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import thunder_fuser
 from tests.frontends.thunder.aliasing import differences, faults, interpreted, ran
 from tests.frontends.thunder.aliasing_programs import random_aliasing_program
 from tests.frontends.thunder.programs import flat, jit
@@ -212,11 +213,13 @@ def test_memory_is_as_in_eager(program: Callable[..., Any]) -> None:
             assert not found, found
 
 
+@pytest.mark.parametrize("fuel", [None, 0], ids=["fused", "not fused"])
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_memory_of_random_programs(first: int) -> None:
+def test_memory_of_random_programs(first: int, fuel: int | None) -> None:
     for seed in range(first, first + 20):
         program = random_aliasing_program(seed)
-        found = faults(program.function, program.inputs())
+        with thunder_fuser.options(fuel=fuel):
+            found = faults(program.function, program.inputs())
         assert not found, f"{found}\n{program.source}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import thunder
 import torch
 
 import thunder_fuser
-from tests.frontends.thunder.aliasing import interpreted
+from tests.frontends.thunder.aliasing import ARGUMENTS, gradients, interpreted
 from tests.frontends.thunder.aliasing_programs import random_aliasing_program
 from tests.frontends.thunder.programs import flat, jit
 from thunder_fuser.frontends.thunder.symbol import call_of
@@ -195,32 +195,6 @@ PROGRAMS = [
 ]
 
 
-ARGUMENTS: dict[str, Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]] = {
-    "results": lambda leaves: [x * 1 for x in leaves],
-    "views": lambda leaves: [(x * 1)[None][0] for x in leaves],
-    "one without gradients": lambda leaves: [leaves[0].detach() * 1, *(x * 1 for x in leaves[1:])],
-}
-"""What a program is given, made of leaves."""
-
-
-def gradients(
-    program: Callable[..., Any],
-    *inputs: torch.Tensor,
-    reads_arguments: bool = False,
-    arguments: str = "results",
-) -> list[torch.Tensor]:
-    """Values of results and arguments, then the gradients of leaves that arguments are made of."""
-    leaves = [x.double().requires_grad_() for x in inputs]
-    given = ARGUMENTS[arguments](leaves)
-    results = [x for x in flat(program(*given)) if isinstance(x, torch.Tensor)]
-    read = [x for x in (*results, *(given if reads_arguments else ())) if x.requires_grad]
-    values = [x.detach().clone() for x in (*results, *given)]
-    if read:
-        weights = [torch.arange(1, x.numel() + 1).reshape(x.shape) for x in read]
-        sum((x * w).sum() for x, w in zip(read, weights, strict=True)).backward()  # type: ignore[union-attr]
-    return [*values, *(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)]
-
-
 @pytest.mark.parametrize("arguments", ["results", "views"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_gradient_is_that_of_eager_code(program: Any, arguments: str) -> None:
@@ -254,9 +228,8 @@ def test_an_activation_in_place_that_is_not_fused(name: str, cache: str) -> None
         torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p is not repeated_view])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_gradient_of_what_is_not_fused(program: Any) -> None:
-    """Of all but a repeat, which Thunder's decomposition makes a view."""
     x = torch.linspace(-1, 1.5, 6).reshape(2, 3)
     eager = gradients(program, x, reads_arguments=True)
     with thunder_fuser.options(fuel=0):
@@ -316,6 +289,48 @@ def test_strides_that_decide_otherwise_are_refused() -> None:
             compiled(x)
         assert torch.equal(x, torch.ones(3, 2))
         compiled(torch.ones(3, 4).requires_grad_()[:, 1:3] * 1)
+
+
+@pytest.mark.parametrize("fuel", [None, 0], ids=["fused", "not fused"])
+def test_the_gradient_of_a_number_that_nothing_depends_on(fuel: int | None) -> None:
+    def program(a: torch.Tensor) -> torch.Tensor:
+        c = a * 1
+        number = c[0, 0]
+        c.mul_(2)
+        return c if number is not None else number
+
+    x = torch.linspace(-1, 1.5, 6).reshape(2, 3)
+    with thunder_fuser.options(fuel=fuel):
+        torch.testing.assert_close(gradients(jit(program), x), gradients(program, x))
+
+
+def read_and_updated(a: Any) -> Any:
+    c = a * 1
+    part = c.narrow(1, 2, 1)
+    c.mul_(2)
+    return c, part
+
+
+def filled_with_a_sum(a: Any) -> Any:
+    c = a * 1
+    c.copy_(c.sum())
+    return c * 2
+
+
+def filled_by_a_mask(a: Any) -> Any:
+    c = a * 1
+    c[c > 0] = c.sum()
+    return c * 2
+
+
+@pytest.mark.parametrize("program", [read_and_updated, filled_with_a_sum, filled_by_a_mask])
+def test_the_gradient_with_symbolic_values(program: Any) -> None:
+    """Sizes are read in the forward, and the rules are those of constant values."""
+    x = torch.linspace(-1, 1.5, 6).reshape(2, 3)
+    compiled = jit(program, cache="symbolic values")
+    torch.testing.assert_close(gradients(compiled, x), gradients(program, x))
+    backward = thunder.last_backward_traces(compiled)[-1]
+    assert not any(s.sym.name == "shape" for s in backward.bound_symbols)
 
 
 def product(a: Any, b: Any) -> Any:
@@ -549,25 +564,33 @@ KNOWN = (
     "Unknown attribute",
     "Shapes were expected",
     "gradients take for",
+    "Detected a cycle while swapping",
 )
 """Errors of what Thunder does not trace."""
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS)
+MODES: dict[str, dict[str, Any]] = {
+    **{f"fused, {name}": {"arguments": name} for name in ARGUMENTS},
+    "not fused": {"fuel": 0},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("first", [0, 35])
-def test_gradients_of_random_programs(first: int, arguments: str) -> None:
+def test_gradients_of_random_programs(first: int, mode: str) -> None:
     """Programs that eager code differentiates have its gradients, or raise what is known."""
     found: Counter[str] = Counter()
+    options = {"arguments": "results", "fuel": None, "cache": "constant values", **MODES[mode]}
     for seed in range(first, first + 35):
         program = random_aliasing_program(seed)
-        asked: dict[str, Any] = {"reads_arguments": bool(seed % 2), "arguments": arguments}
+        asked = {"reads_arguments": bool(seed % 2), "arguments": options["arguments"]}
         try:
             eager = gradients(program.function, *program.inputs(), **asked)
         except RuntimeError:
             continue
         try:
-            with interpreted():
-                compiled = thunder.jit(program.function, executors=[thunder_fuser.executor])
+            with interpreted(), thunder_fuser.options(fuel=options["fuel"]):
+                compiled = jit(program.function, cache=options["cache"])
                 ours = gradients(compiled, *program.inputs(), **asked)
         except (RuntimeError, AttributeError) as error:
             if any(text in str(error) for text in KNOWN):

@@ -10,6 +10,7 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import tracectx
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims import (
@@ -105,8 +106,13 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
 def refuse_call(
     claimed: PrimIDs | str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Refusal | None:
-    """Return why a claimed prim or call is not fused with these arguments, or None."""
-    return refuse_proxies(proxies_in((args, kwargs))) or TABLE[claimed].refuse(*args, **kwargs)
+    """Return why a claimed prim or call is not fused with these arguments, or None.
+
+    Nothing is recorded: with symbolic values Thunder records that a shape was read, on the tensor
+    that was asked, which has another name in the trace that is being made.
+    """
+    with tracectx(None):
+        return refuse_proxies(proxies_in((args, kwargs))) or TABLE[claimed].refuse(*args, **kwargs)
 
 
 def refusal_of(bsym: BoundSymbol) -> Refusal | None:
@@ -117,8 +123,7 @@ def refusal_of(bsym: BoundSymbol) -> Refusal | None:
 
 
 def _refusal(bsym: BoundSymbol) -> Refusal | None:
-    claim = TABLE[bsym.sym.id]
-    return refuse_proxies(bsym.flat_proxy_args) or claim.refuse(*bsym.args, **bsym.kwargs)
+    return refuse_call(bsym.sym.id, bsym.args, bsym.kwargs)
 
 
 def _is_claimed_whole(bsym: BoundSymbol) -> bool:

@@ -23,6 +23,7 @@ from thunder_fuser.frontends.thunder.composites import (
     products,
     recurrent,
     reductions,
+    views,
 )
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual
 
@@ -39,5 +40,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **attention.PARTS,
     **recurrent.PARTS,
     **noise.PARTS,
+    **views.PARTS,
 }
 """Decompositions by the function's path below `torch`; tensor methods of that name share them."""

@@ -187,10 +187,10 @@ def _dropout_of_channels(spatial: int) -> Callable[..., TensorProxy]:
         input: TensorProxy, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> TensorProxy:
         floats(input)
+        if (not training or p == 0) and input.ndim in (spatial + 1, spatial + 2):
+            return input
         if inplace or input.ndim != spatial + 2:
             raise Unusual
-        if not training or p == 0:
-            return input
         shape = (*input.shape[:2], *(1,) * spatial)
         kept = ltorch.ones(shape, device=input.device, dtype=input.dtype)
         return input * ltorch.dropout(kept, p)

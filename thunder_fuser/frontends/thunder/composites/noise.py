@@ -67,12 +67,14 @@ def _alpha_dropout(of_channels: bool) -> Callable[..., TensorProxy]:
 def _dropout(
     input: TensorProxy, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> TensorProxy:
-    """Dropout in place, which Thunder has none of; all other dropout is Thunder's."""
+    """Dropout that drops nothing is its operand, and dropout in place, which Thunder has none of,
+    is a product; all other dropout is Thunder's.
+    """
     floats(input)
-    if not inplace:
-        raise Unusual
     if not training or p == 0:
         return input
+    if not inplace:
+        raise Unusual
     return ltorch.mul_(input, ltorch.dropout(ltorch.ones_like(input), p))
 
 

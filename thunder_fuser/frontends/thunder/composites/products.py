@@ -1,4 +1,4 @@
-"""Composites: einsum of two operands."""
+"""Composites: einsum of two operands, and of one that it permutes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, floats
+from thunder_fuser.frontends.thunder.composites.views import permuted
 
 
 def einsum(equation: str, *operands: Any) -> TensorProxy:
     """One batched matrix product with the operands in the order of the result's dimensions, as in
     torch. Thunder swaps operands, so that readers would access the result by columns.
     """
+    if isinstance(equation, str) and len(operands) == 1:
+        return permuted(equation, *operands)
     if not isinstance(equation, str) or len(operands) != 2:
         raise Unusual
     floats(*operands)

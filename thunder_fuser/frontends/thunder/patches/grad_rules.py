@@ -13,7 +13,13 @@ from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 from thunder.transforms import autodiff
 
-from thunder_fuser.frontends.thunder.autograd import complex_numbers, indexing, torch_calls
+from thunder_fuser.frontends.thunder.autograd import (
+    complex_numbers,
+    indexing,
+    setitem,
+    torch_calls,
+    updates,
+)
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -21,6 +27,8 @@ _original: Callable[..., tuple[Rule | None, Any]] = autodiff._get_gradfn_and_exe
 
 _MISSING: Mapping[PrimIDs | str, Rule] = {**complex_numbers.RULES, **indexing.RULES}
 """Rules of operations that stay with torch, and that Thunder does not differentiate."""
+_WRONG: Mapping[PrimIDs | str, Rule] = {**setitem.RULES, **updates.RULES}
+"""Rules in place of Thunder's that lose gradients, also where no claim takes the operation."""
 
 
 def _rule(bsym: BoundSymbol, **options: Any) -> tuple[Rule | None, Any]:
@@ -28,6 +36,7 @@ def _rule(bsym: BoundSymbol, **options: Any) -> tuple[Rule | None, Any]:
     rule, executor = _original(bsym, **options)
     if not is_patched():
         return rule, executor
+    rule = _WRONG.get(bsym.sym.id) or rule
     rule = rule or _MISSING.get(bsym.sym.id) or torch_calls.rule_of(bsym)
     return complex_numbers.rule_of(bsym, rule), executor
 

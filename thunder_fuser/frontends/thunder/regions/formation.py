@@ -231,7 +231,8 @@ def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
     # differentiated call (`repeat`), or a call that Thunder's torch executor has no
     # implementation of (`repeat_interleave`).
     is_copied = any(
-        facts.aliases.is_owner(b) and not (b.subsymbols and torch_executor.can_execute(b))
+        not (b.subsymbols and torch_executor.can_execute(b))
+        and (facts.aliases.is_owner(b) or any(map(facts.aliases.ends_call, flatten(b))))
         for b in part.symbols
     )
     is_worth = any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims)

@@ -73,6 +73,14 @@ class Aliases:
         """
         return prim.flat_proxy_outs[0].name in self._owners
 
+    def ends_call(self, prim: BoundSymbol) -> bool:
+        """True for a copy that ends a call of the user's, whose other parts compute its source."""
+        if TABLE[prim.sym.id].role is not Role.COPY or not prim.flat_proxy_args:
+            return False
+        return self._recorded.in_one_call(
+            prim.flat_proxy_outs[0].name, prim.flat_proxy_args[0].name
+        )
+
     def _is_owner(self, prim: BoundSymbol) -> bool:
         (new, old), *_ = _shown(prim)
         if TABLE[prim.sym.id].role is Role.UPDATE or not self._recorded.owns(new.name):

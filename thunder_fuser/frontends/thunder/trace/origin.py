@@ -107,7 +107,7 @@ class Recorded:
         results = [p.name for p in bsym.flat_proxy_outs]
         if bsym.sym is norms.BATCH_NORM:
             results = results[:1]
-        self._new.update(results if _gives_new_memory(bsym) else ())
+        self._new.update(results if gives_new_memory(bsym) else ())
         if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
             (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
@@ -257,7 +257,7 @@ def gives_view(bsym: BoundSymbol) -> bool:
     return bsym.sym in _GIVE_VIEWS
 
 
-def _gives_new_memory(bsym: BoundSymbol) -> bool:
+def gives_new_memory(bsym: BoundSymbol) -> bool:
     """True if the torch call returns new memory, whatever its decomposition does."""
     return (
         bool(bsym.subsymbols)

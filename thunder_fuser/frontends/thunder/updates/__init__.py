@@ -4,6 +4,8 @@ the gradients through them.
 
 from thunder_fuser.frontends.thunder.updates import (
     layouts,
+    order,
+    owned_results,
     repeated_arguments,
     update_gradients,
     updated_arguments,
@@ -12,5 +14,12 @@ from thunder_fuser.frontends.thunder.updates import (
 
 def register() -> None:
     """Patch how Thunder differentiates updates, once, when the frontend is imported."""
-    for patch in (layouts, repeated_arguments, update_gradients, updated_arguments):
+    for patch in (
+        layouts,
+        order,
+        owned_results,
+        repeated_arguments,
+        update_gradients,
+        updated_arguments,
+    ):
         patch.register()

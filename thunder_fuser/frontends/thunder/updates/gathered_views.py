@@ -1,4 +1,5 @@
-"""Views of torch's that a differentiated trace has as copies, such as a diagonal.
+"""Views of torch's that a differentiated trace has as copies, such as a diagonal, or a call that
+Thunder does not decompose.
 
 Thunder differentiates the parts of a call, and those of a diagonal gather its elements: an update
 of it is lost, and so is what it should see of updates of its memory. Such a program is refused.
@@ -10,6 +11,8 @@ from thunder.core import update_aliases
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms import is_constant_for_vjp
+
+from thunder_fuser.frontends.thunder.updates.layouts import is_whole_view
 
 _GATHERED = frozenset(
     {
@@ -43,7 +46,8 @@ def refuse_updates_through_gathers(trace: TraceCtx) -> None:
                     )
         if update_aliases._is_view_creation_op(symbol):
             # Without gradients, such as under `torch.no_grad()`, a call stays whole.
-            is_copy = symbol.sym.id in _GATHERED and not is_constant_for_vjp(symbol)
+            is_one = symbol.sym.id in _GATHERED or is_whole_view(symbol)
+            is_copy = is_one and not is_constant_for_vjp(symbol)
             maker = symbol.sym.name if is_copy else gathered.get(source)
             for x in symbol.flat_proxy_outs:
                 if isinstance(x, TensorProxy):

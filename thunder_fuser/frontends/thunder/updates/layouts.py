@@ -16,7 +16,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.core import proxies, update_aliases
 from thunder.core.compile_data import get_compile_data
-from thunder.core.prims import PrimIDs
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
@@ -224,8 +224,25 @@ _gives_view_of_thunder = update_aliases._is_view_creation_op
 
 
 def _gives_view(symbol: BoundSymbol) -> bool:
+    if _gives_view_of_thunder(symbol):
+        return True
     is_further = symbol.sym.id in _VIEWS or symbol.sym.id in _MAY_COPY
-    return bool(_gives_view_of_thunder(symbol)) or (is_further and is_patched())
+    return is_patched() and (is_further or is_whole_view(symbol))
+
+
+def is_whole_view(symbol: BoundSymbol) -> bool:
+    """True if a call that Thunder does not decompose gives a view of its first tensor in torch, as
+    meta tensors show.
+    """
+    if OpTags.AUTO_REGISTERED not in (symbol.sym.tags or ()) or not symbol.flat_proxy_args:
+        return False
+    first = symbol.flat_proxy_args[0]
+    if symbol.subsymbols or not is_plain(first):
+        return False
+    dtype, shape = stated(first)
+    source = torch.empty(shape, dtype=dtype, device="meta")
+    found = on_meta(symbol, {first.name: source}) or ()
+    return any(_share(x, source) for x in found)
 
 
 def _depends_on_strides(symbol: BoundSymbol) -> bool:

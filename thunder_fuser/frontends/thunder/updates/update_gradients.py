@@ -221,8 +221,20 @@ def _on_trace(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
     finally:
         _history.reset(token)
     if is_patched():
-        found.bound_symbols = [*map(_unseen, found.bound_symbols)]
+        found.bound_symbols = [_unseen(_of_a_shape(s)) for s in found.bound_symbols]
     return found
+
+
+def _of_a_shape(symbol: BoundSymbol) -> BoundSymbol:
+    """Return a symbol whose zeros have a shape, which may be `()`. Thunder gives the gradient of
+    what no result depends on as zeros of sizes, and torch makes none of no sizes.
+    """
+    if symbol.sym != ltorch.zeros or symbol.args:
+        return symbol
+    zero = _zero(symbol.output)
+    return prims.full.bind((), zero, **symbol.kwargs, output=symbol.output).from_bsym(
+        tags=symbol.tags
+    )
 
 
 def _unseen(symbol: BoundSymbol) -> BoundSymbol:

@@ -20,7 +20,7 @@ from typing import Any
 
 import thunder
 import torch
-from thunder.core import update_aliases
+from thunder.core import prims, update_aliases
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
@@ -145,9 +145,12 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
 
 def _tied_to_forward(trace: TraceCtx) -> Iterator[Proxy]:
     """Yield the results of updates, and of what reads memory before a later update of it: neither
-    may move behind that update to the backward.
+    may move behind that update to the backward. Also sizes that are numbers of the trace: else the
+    backward would be given the tensor to read them.
     """
     symbols = [*_forward(trace)]
+    sizes = (s for s in symbols if s.sym.name == prims.shape.name)
+    yield from (x for s in sizes for x in s.flat_proxy_outs)
     if not any(map(updates, symbols)):
         return
     aliases = Aliases(trace, Recorded(trace, {}))

@@ -1,0 +1,148 @@
+"""Composites: calls that give views in torch, or their operand itself, by calls of which Thunder
+knows that they are views. As a whole such a call would be a new tensor to it, and updates in place
+of the operand or of the result would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.composites.arguments import Unusual, known
+
+_LEAST: Mapping[int, Callable[[TensorProxy], TensorProxy]] = {
+    1: lambda x: x if x.ndim else ltorch.unsqueeze(x, 0),
+    2: lambda x: x if x.ndim > 1 else ltorch.unsqueeze(_LEAST[1](x), 0),
+    3: lambda x: x if x.ndim > 2 else ltorch.unsqueeze(_LEAST[2](x), -1),
+}
+
+
+def _at_least(rank: int) -> Callable[..., Any]:
+    """Make a call that gives tensors at least so many dimensions."""
+
+    def function(*tensors: Any) -> Any:
+        given, is_sequence = _tensors(tensors)
+        known(*given)
+        found = tuple(map(_LEAST[rank], given))
+        return found if is_sequence or len(tensors) > 1 else found[0]
+
+    return function
+
+
+def _tensors(given: tuple[Any, ...]) -> tuple[Sequence[Any], bool]:
+    """Return the tensors of a call that takes several or a sequence; True for a sequence."""
+    is_sequence = len(given) == 1 and isinstance(given[0], Sequence)
+    return (given[0] if is_sequence else given), is_sequence
+
+
+def _broadcast_tensors(*tensors: Any) -> tuple[TensorProxy, ...]:
+    given, _ = _tensors(tensors)
+    known(*given)
+    rank = max((x.ndim for x in given), default=0)
+    shape = [1] * rank
+    for x in given:
+        for k, n in enumerate(x.shape, rank - x.ndim):
+            if n != 1 and shape[k] not in (1, n):
+                raise Unusual  # torch raises the error
+            shape[k] = n if n != 1 else shape[k]
+    return tuple(ltorch.expand(x, tuple(shape)) for x in given)
+
+
+def _split_along(least: int, dim: int) -> Callable[..., Any]:
+    """Make a split along a dimension: the first one of a vector, for `hsplit`."""
+
+    def function(x: TensorProxy, indices_or_sections: Any) -> Any:
+        known(x)
+        axis = min(dim, x.ndim - 1)
+        parts = indices_or_sections
+        if x.ndim < least or (type(parts) is int and (parts < 1 or x.shape[axis] % parts)):
+            raise Unusual  # torch raises the error
+        return ltorch.tensor_split(x, parts, axis)
+
+    return function
+
+
+def _adjoint(x: TensorProxy) -> TensorProxy:
+    known(x)
+    if dtypes.is_complex_dtype(x.dtype) or x.ndim < 2:
+        raise Unusual
+    return ltorch.transpose(x, -2, -1)
+
+
+def _reshape_as(x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    known(x, other)
+    return ltorch.reshape(x, tuple(other.shape))
+
+
+def _itself(input: TensorProxy) -> TensorProxy:
+    known(input)
+    if dtypes.is_complex_dtype(input.dtype) or dtypes.is_boolean_dtype(input.dtype):
+        raise Unusual
+    return input
+
+
+def _dropout(input: TensorProxy, p: float, train: bool) -> TensorProxy:
+    known(input)
+    if train and p != 0:
+        raise Unusual
+    return input
+
+
+def _cartesian_prod(*tensors: Any) -> TensorProxy:
+    known(*tensors)
+    if len(tensors) != 1 or tensors[0].ndim != 1:
+        raise Unusual
+    found: TensorProxy = tensors[0]
+    return found
+
+
+def _diagonal(A: TensorProxy, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
+    known(A)
+    return ltorch.diagonal(A, offset, dim1, dim2)
+
+
+def permuted(equation: str, x: Any) -> TensorProxy:
+    """An einsum of one operand that sums nothing: its diagonals, permuted. Raises Unusual for
+    others.
+    """
+    known(x)
+    names, arrow, out = equation.replace(" ", "").partition("->")
+    if not arrow:
+        out = "".join(sorted(k for k in {*names} if names.count(k) == 1 and k != "."))
+        out = "..." * ("..." in names) + out
+    rest = x.ndim - len(names.replace("...", ""))
+    if rest < 0 or (rest and "..." not in names):
+        raise Unusual  # torch raises the error
+    extra = "".join(map(chr, range(rest)))
+    names, out = (k.replace("...", extra) for k in (names, out))
+    if {*names} != {*out} or len({*out}) != len(out):
+        raise Unusual
+    for k in dict.fromkeys(names):
+        while names.count(k) > 1:
+            first, second = names.index(k), names.rindex(k)
+            if x.shape[first] != x.shape[second]:
+                raise Unusual
+            x = ltorch.diagonal(x, 0, first, second)
+            names = names[:first] + names[first + 1 : second] + names[second + 1 :] + k
+    return ltorch.permute(x, [names.index(k) for k in out])
+
+
+PARTS: Mapping[str, Callable[..., Any]] = {
+    **{f"atleast_{rank}d": _at_least(rank) for rank in _LEAST},
+    "broadcast_tensors": _broadcast_tensors,
+    "hsplit": _split_along(1, 1),
+    "vsplit": _split_along(2, 0),
+    "dsplit": _split_along(3, 2),
+    "adjoint": _adjoint,
+    "reshape_as": _reshape_as,
+    **dict.fromkeys(("positive", "conj", "resolve_conj", "resolve_neg"), _itself),
+    **dict.fromkeys(
+        ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout
+    ),
+    "cartesian_prod": _cartesian_prod,
+    "linalg.diagonal": _diagonal,
+}
