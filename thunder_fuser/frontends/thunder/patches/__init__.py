@@ -1,12 +1,21 @@
 """Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
 
 from thunder_fuser.frontends.thunder.patches import (
+    autograd_functions,
     broadcasts,
     dtype_comparisons,
     grad_rules,
+    iteration,
+    module_copies,
     module_hooks,
+    named_tuples,
     nested_arguments,
+    out_arguments,
+    recurrent_modules,
+    signed_zeros,
     subscripts,
+    tensor_attributes,
+    unknown_calls,
     user_lines,
 )
 
@@ -14,12 +23,21 @@ from thunder_fuser.frontends.thunder.patches import (
 def register() -> None:
     """Apply all patches, once, when the frontend is imported."""
     for patch in (
+        autograd_functions,
         broadcasts,
         dtype_comparisons,
         grad_rules,
+        iteration,
+        module_copies,
         module_hooks,
+        named_tuples,
         nested_arguments,
+        out_arguments,
+        recurrent_modules,
+        signed_zeros,
         subscripts,
+        tensor_attributes,
+        unknown_calls,
         user_lines,
     ):
         patch.register()
