@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import check, jit
+from thunder_fuser import refusals
 
 FACTORS = {torch.float32: 2.0, torch.bfloat16: 3.0, torch.int64: 5.0}
 
@@ -197,3 +198,17 @@ def test_numbers_are_guarded_by_the_sign_of_zero() -> None:
         found, expected = compiled(x, k), x * k
         parts = [torch.view_as_real(t) if t.is_complex() else t for t in (found, expected)]
         assert torch.equal(*map(torch.signbit, parts))
+
+
+def test_the_least_of_two_tensors_is_fused() -> None:
+    """As in the clipped losses of PPO; ties share the gradient."""
+
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [-torch.min(x * y, x.clamp(0.8, 1.2) * y).mean(), torch.min(x) * 2, y.min(x)]
+
+    torch.manual_seed(0)
+    x, y = (torch.randint(-2, 3, (4, 3)).double().requires_grad_() for _ in range(2))
+    check(program, x, y)
+    compiled = jit(program)
+    compiled(x, y)
+    assert not {r.subject for r in refusals(compiled)} & {"min", "min_vjp"}

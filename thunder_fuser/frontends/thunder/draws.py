@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(TorchDispatchMode):  # type: ignore[misc]
     """Names of the operators that draw random numbers, of those that run."""
 
     def __init__(self) -> None:
