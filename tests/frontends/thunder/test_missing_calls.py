@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import check, jit
+from thunder_fuser import refusals
 
 FACTORS = {torch.float32: 2.0, torch.bfloat16: 3.0, torch.int64: 5.0}
 
@@ -96,3 +97,118 @@ def test_transformer_layers_serve() -> None:
         found = jit(net)(x, src_key_padding_mask=padding)
         expected = net(x, src_key_padding_mask=padding)
     torch.testing.assert_close(found[~padding], expected[~padding])
+
+
+def test_functions_that_thunder_does_not_know() -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        window = torch.hann_window(8, dtype=x.dtype)
+        spectrum = torch.stft(x.flatten(), 8, window=window, return_complex=True)
+        lengths = torch.tensor([1, 3])
+        return [
+            x * window,
+            spectrum.abs(),
+            torch.segment_reduce(x * 2, "sum", lengths=lengths) + 1,
+            torch.as_tensor(0.5, dtype=x.dtype) * torch.as_tensor(x),
+            x.tile(2, 1) * 2,
+            x.t().clone(memory_format=torch.contiguous_format) + 1,
+            x.to(torch.float64, non_blocking=True) * 2,
+        ]
+
+    torch.manual_seed(0)
+    check(program, torch.randn(4, 8, dtype=torch.float64, requires_grad=True))
+
+
+def test_new_random_tensors_are_drawn_by_torch() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x[torch.randperm(6)] * 2 + torch.zeros(())
+
+    x = torch.arange(6.0, requires_grad=True)
+    compiled = jit(program)
+    drawn = [compiled(x) for _ in range(4)]
+    assert all(torch.equal(y.sort().values, 2 * x) for y in drawn)
+    assert any(not torch.equal(y, drawn[0]) for y in drawn)
+
+
+def test_functions_on_the_elements_of_an_iterable() -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        first, second = map(torch.sigmoid, x.chunk(2))
+        kept = filter(lambda y: y.ndim == 2, [first, second[0]])
+        every = (torch.exp(y) for y in (first, second))
+        return [first + second, *kept, torch.add(*every), *map(torch.mul, (first,), (second,))]
+
+    check(program, torch.randn(4, 3, dtype=torch.float64, requires_grad=True))
+
+
+def test_attributes() -> None:
+    def program(x: Tensor) -> list[Any]:
+        sizes = x.nbytes + x.itemsize + int(x.layout is torch.strided) + int(x.is_sparse)
+        return [x.H @ x, x.mH + x.mT, x.data * x, x * sizes]
+
+    check(program, torch.randn(4, 3, dtype=torch.float64, requires_grad=True))
+    with pytest.raises(NotImplementedError, match="not known while"):
+        jit(lambda x: x * x.stride()[0])(torch.ones(2, 2))
+
+
+def test_where_of_a_tensor() -> None:
+    def program(x: Tensor, b: Tensor) -> list[Tensor]:
+        return [x.where(x > 0, 0.5), b.where(x > 0, x < -1), torch.where(x > 0, x, 2.0)]
+
+    check(program, torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.arange(3) > 0)
+
+
+def test_updates_of_what_a_method_returns() -> None:
+    def program(x: Tensor, buffer: Tensor) -> list[Tensor]:
+        rows = torch.zeros(1, 3, dtype=torch.long)
+        y = (x * 2).sigmoid_() + (x * 3).clamp_min_(0.3)
+        buffer.fill_(2.0).index_fill_(0, torch.tensor([1]), -1.0)
+        buffer.scatter_reduce_(0, rows, y.detach()[:1], "amax")
+        return [y * 3, buffer + 1]
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    buffers = [torch.zeros(4, 3, dtype=torch.float64) for _ in range(2)]
+    runs = [run(x, b) for run, b in zip((jit(program), program), buffers, strict=True)]
+    torch.testing.assert_close(*runs)
+    torch.testing.assert_close(*buffers)
+    torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y, _ in runs))
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        jit(lambda n: (n + 1).sigmoid_())(torch.arange(3))
+
+
+def test_out_is_updated() -> None:
+    def program(x: Tensor, out: Tensor) -> Tensor:
+        torch.mul(x, 2, out=out)
+        return F.normalize(x + out, dim=-1, out=out) + 1
+
+    x = torch.randn(4, 3)
+    outs = [torch.zeros(4, 3) for _ in range(2)]
+    found = [run(x, out) for run, out in zip((jit(program), program), outs, strict=True)]
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*outs)
+    with pytest.raises(NotImplementedError, match="result's size"):
+        jit(lambda x, out: torch.exp(x, out=out))(x, torch.zeros(2))
+    with pytest.raises(RuntimeError, match="automatic differentiation"):
+        jit(lambda x, out: torch.exp(x, out=out))(x.requires_grad_(), torch.zeros(4, 3))
+
+
+def test_numbers_are_guarded_by_the_sign_of_zero() -> None:
+    compiled = jit(lambda x, k: x * k)
+    x = torch.ones(2)
+    for k in (0.0, -0.0, 0.0, complex(0.0, -0.0), complex(0.0, 0.0)):
+        found, expected = compiled(x, k), x * k
+        parts = [torch.view_as_real(t) if t.is_complex() else t for t in (found, expected)]
+        assert torch.equal(*map(torch.signbit, parts))
+
+
+def test_the_least_of_two_tensors_is_fused() -> None:
+    """As in the clipped losses of PPO; ties share the gradient."""
+
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [-torch.min(x * y, x.clamp(0.8, 1.2) * y).mean(), torch.min(x) * 2, y.min(x)]
+
+    torch.manual_seed(0)
+    x, y = (torch.randint(-2, 3, (4, 3)).double().requires_grad_() for _ in range(2))
+    check(program, x, y)
+    compiled = jit(program)
+    compiled(x, y)
+    assert not {r.subject for r in refusals(compiled)} & {"min", "min_vjp"}

@@ -7,7 +7,7 @@ with a number, `logsumexp` of integers.
 
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are.
 
-*Variances by `unbiased`*, an argument that Thunder does not know.
+*Variances by `unbiased`* and `to` with `non_blocking`, arguments that Thunder does not know.
 """
 
 from __future__ import annotations
@@ -90,11 +90,19 @@ def _batch_norm(
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
+def _to(
+    symbol: Symbol, x: Any, *args: Any, non_blocking: Any = False, **kwargs: Any
+) -> TensorProxy:
+    """Take `non_blocking`, which changes no number: Thunder's copies between devices block."""
+    return symbol(x, *args, **kwargs)
+
+
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
 
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
+    "to": _to,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,

@@ -17,17 +17,21 @@ from thunder.core.prims import OpTags, get_grad, put_grad, shallow_copy
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import detached_trace
 from thunder.core.transforms import augmented_forward_impls, backward_impls
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
+from thunder_fuser.frontends.thunder.draws import refuse_draws
 
 
 def rule_of(bsym: BoundSymbol) -> Rule | None:
     """Return the grad transform of an auto-registered call whose operands Thunder's would miss;
-    None for all others.
+    None for all others. Raises NotImplementedError for calls that draw random numbers.
     """
     if OpTags.AUTO_REGISTERED not in (bsym.sym.tags or ()):
         return None
+    with detached_trace():
+        refuse_draws(bsym.sym.name, bsym.sym.meta, *bsym.args, **bsym.kwargs)
     nested = any(_has_tensor(x) for x in bsym.args if not isinstance(x, Proxy))
     return in_one(bsym) if nested or _has_tensor(bsym.kwargs) else None
 

@@ -40,6 +40,21 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> TensorProxy:
     return rounded(ltorch.where(count < steps // 2 + (steps == 1), ascending, descending), result)
 
 
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:
+    """A tensor as it is, or converted; a new one of numbers."""
+    options = {k: v for k, v in (("dtype", dtype), ("device", device)) if v is not None}
+    if not isinstance(data, TensorProxy):
+        return ltorch.tensor(data, **options)
+    return ltorch.to(data, **options) if options else data
+
+
+def _clone(x: TensorProxy, *, memory_format: Any = torch.preserve_format) -> TensorProxy:
+    """A copy, which `contiguous_format` makes contiguous."""
+    if memory_format is torch.contiguous_format:
+        return ltorch.contiguous(ltorch.clone(x))
+    return ltorch.clone(x, memory_format=memory_format)
+
+
 def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return dtype and device of a new tensor; raise for what a trace cannot have."""
     if options.get("out") is not None:
@@ -48,6 +63,8 @@ def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
+    torch.as_tensor: _as_tensor,
+    **dict.fromkeys((torch.clone, torch.Tensor.clone, ltorch.clone), _clone),
     torch.eye: _eye,
     torch.linspace: _linspace,
 }

@@ -294,6 +294,15 @@ ADAPTIVE_AVERAGE = _symbol("adaptive_avg_pool", _averages)
 STACK = _symbol("stack", _split_cat, ltorch.stack.id)
 
 
+def _tile(x: TensorProxy, *dims: Any) -> TensorProxy:
+    """Repeat, with as many leading ones as are missing."""
+    known(x)
+    times = dims[0] if len(dims) == 1 and isinstance(dims[0], Sequence) else dims
+    if not all(type(n) is int for n in times):
+        raise Unusual
+    return ltorch.repeat(x, *[1] * (x.ndim - len(times)), *times)
+
+
 PARTS: Mapping[str, Callable[..., Any]] = {
     "rot90": _rot90,
     "flipud": _flip_along(0),
@@ -309,6 +318,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "diag_embed": _diag_embed,
     "trace": _trace,
     "ravel": _ravel,
+    "tile": _tile,
     "sum_to_size": _sum_to_size,
     "nn.functional.pixel_shuffle": _pixel_shuffle,
     "nn.functional.pixel_unshuffle": _pixel_unshuffle,

@@ -1,15 +1,23 @@
 """Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
 
 from thunder_fuser.frontends.thunder.patches import (
+    autograd_functions,
     broadcasts,
     dtype_comparisons,
     frames,
     grad_rules,
-    iterators,
+    iteration,
+    module_copies,
     module_hooks,
+    named_tuples,
     nested_arguments,
+    out_arguments,
+    recurrent_modules,
+    signed_zeros,
     subscripts,
+    tensor_attributes,
     trees,
+    unknown_calls,
     user_lines,
 )
 
@@ -17,15 +25,23 @@ from thunder_fuser.frontends.thunder.patches import (
 def register() -> None:
     """Apply all patches, once, when the frontend is imported."""
     for patch in (
+        autograd_functions,
         broadcasts,
         dtype_comparisons,
         frames,
         grad_rules,
-        iterators,
+        iteration,
+        module_copies,
         module_hooks,
+        named_tuples,
         nested_arguments,
+        out_arguments,
+        recurrent_modules,
+        signed_zeros,
         subscripts,
         trees,
+        tensor_attributes,
+        unknown_calls,
         user_lines,
     ):
         patch.register()

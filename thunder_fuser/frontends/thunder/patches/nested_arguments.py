@@ -8,6 +8,7 @@ them, also in a tuple or a list. It does not do so for calls that an executor re
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from thunder.core import jit_ext
@@ -15,16 +16,14 @@ from thunder.core.utils import is_hashable
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
-_original: Callable[..., Any] = jit_ext.general_jit_lookaside
 
-
-def _lookaside(fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None; the values become proxies."""
     if is_patched() and is_hashable(fn) and fn in jit_ext.get_jit_ctx()._executor_lookasides:
         jit_ext.recursively_proxy(*args, **kwargs)
-    return _original(fn, *args, **kwargs)
+    return original(fn, *args, **kwargs)
 
 
 def register() -> None:
     """Patch how Thunder looks for replacements."""
-    jit_ext.general_jit_lookaside = _lookaside
+    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)

@@ -1,0 +1,40 @@
+"""Random numbers that a torch function draws, found as it runs on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[misc]
+    """Names of the operators that draw random numbers, of those that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.found.append(str(func.overloadpacket.__name__))
+        return func(*args, **(kwargs or {}))
+
+
+def refuse_draws(name: str, meta: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a meta function does; raise NotImplementedError if its function draws random
+    numbers, which its second run, for the gradient, would not draw again.
+    """
+    draws = _Draws()
+    with draws:
+        found = meta(*args, **kwargs)
+    if draws.found:
+        raise NotImplementedError(
+            f"torch.{name} draws random numbers ({draws.found[0]}), which cannot be drawn again "
+            "for its gradient: call it outside of the compiled function, or leave its dropout at "
+            "0 and put an nn.Dropout before or behind it"
+        )
+    return found
