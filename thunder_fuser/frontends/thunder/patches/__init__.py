@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches import (
     autograd_functions,
     broadcasts,
+    containers,
     dtype_comparisons,
     frames,
     grad_rules,
@@ -27,6 +28,7 @@ def register() -> None:
     for patch in (
         autograd_functions,
         broadcasts,
+        containers,
         dtype_comparisons,
         frames,
         grad_rules,
