@@ -118,7 +118,9 @@ def collectives(size: int) -> None:
             part = table.reduce_scatter(every[rank], 0, size, number, rank)
             assert torch.equal(part, expected[rank])  # type: ignore[index]
         parts = torch.stack([x[rank] for x in every])
-        assert torch.equal(table.all_to_all(every[rank], 0, size, rank), parts)
+        assert torch.equal(
+            table.all_to_all(every[rank], 0, size, tuple(range(size)), tuple(range(size))), parts
+        )
         with pytest.raises(FuserValueError, match=f"for {size + 1} devices, the communicator has"):
             table.all_gather(every[rank], 0, size + 1)
 
@@ -238,7 +240,9 @@ def dies(rank: int, size: int) -> None:
             "all_gather": lambda: table.all_gather(x, 0, size),
             "all_reduce": lambda: table.all_reduce(x, 0, size, 0),
             "reduce_scatter": lambda: table.reduce_scatter(x, 0, size, 0, rank),
-            "all_to_all": lambda: table.all_to_all(x, 0, size, rank),
+            "all_to_all": lambda: table.all_to_all(
+                x, 0, size, tuple(range(size)), tuple(range(size))
+            ),
         }.items():
             with pytest.raises(FuserError, match=f"{name} along mesh axis 0 failed"):
                 wait()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +20,8 @@ from thunder_fuser.ir.tables.collectives import Arrived, folded
 from thunder_fuser.sharding.mesh import DeviceMesh
 from thunder_fuser.sharding.recent import Recent
 
+Given = TypeVar("Given")
+
 
 class Meeting:
     """Exchange of tensors between the threads of a simulated mesh."""
@@ -26,19 +29,19 @@ class Meeting:
     def __init__(self, mesh: DeviceMesh, seconds: float = 60.0) -> None:
         """`seconds`: timeout of waiting for other ranks."""
         self.mesh = mesh
-        self._slots: list[Tensor | None] = [None] * mesh.size
+        self._slots: list[Any] = [None] * mesh.size
         self._barrier = threading.Barrier(mesh.size, timeout=seconds)
 
     def leave(self) -> None:
         """Abort all other ranks, because one has failed."""
         self._barrier.abort()
 
-    def exchange(self, rank: int, x: Tensor, name: str) -> list[Tensor]:
-        """Return the tensors of all ranks, by rank. Raises FuserError if one does not come."""
+    def exchange(self, rank: int, x: Given, name: str) -> list[Given]:
+        """Return what all ranks give, by rank. Raises FuserError if one does not come."""
         try:
             self._slots[rank] = x
             self._barrier.wait()
-            found = [t for t in self._slots if t is not None]
+            found = list(self._slots)
             # No rank may pass its next tensor before all have taken these.
             self._barrier.wait()
         except threading.BrokenBarrierError as error:
@@ -68,10 +71,12 @@ class SimulatedRank:
         found = self._exchanged(x, axis, "reduce_scatter")
         return Arrived(folded([part[at] for part in found], op))
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Arrived:
-        return Arrived(torch.stack([p[at] for p in self._exchanged(x, axis, "all_to_all")]))
+    def all_to_all(self, x: Tensor, axis: int, to: Sequence[int], of: Sequence[int]) -> Arrived:
+        mine = self.meeting.mesh.coordinates(self.rank)[axis]
+        every = self._exchanged(dict(zip(to, x.unbind(), strict=True)), axis, "all_to_all")
+        return Arrived(torch.stack([every[k][mine] for k in of]))
 
-    def _exchanged(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
+    def _exchanged(self, x: Given, axis: int, name: str) -> list[Given]:
         every = self.meeting.exchange(self.rank, x, name)
         return [every[rank] for rank in peers(self.meeting.mesh, self.rank, axis)]
 
@@ -133,9 +138,11 @@ class ProcessGroups:
         start = partial(dist.reduce_scatter, found, parts, _OPS[op], group=group)
         return _started("reduce_scatter", axis, start, found, x)
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Sent:
-        found = torch.empty_like(x)
-        start = partial(dist.all_to_all_single, found, x, group=self._groups[axis])
+    def all_to_all(self, x: Tensor, axis: int, to: Sequence[int], of: Sequence[int]) -> Sent:
+        found, every = torch.empty_like(x), range(self.devices(axis))
+        sends, takes = [int(k in to) for k in every], [int(k in of) for k in every]
+        group = self._groups[axis]
+        start = partial(dist.all_to_all_single, found, x, takes, sends, group=group)
         return _started("all_to_all", axis, start, found, x)
 
 
