@@ -69,8 +69,8 @@ class Shardings:
         """Digest of the whole program and all placements, equal on all ranks, after the first
         operations.
         """
-        placed = [self.made, self.given, self.reads]
-        text = repr([str(self.fusion), *(list(map(str, p.values())) for p in placed)])
+        placed = [*self.made.values(), *self.given.values(), *self.reads.values()]
+        text = repr((str(self.fusion), placed))
         operations = [expr.op for expr in self.fusion.exprs]
         more = ", ..." if len(operations) > _TOLD else ""
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
