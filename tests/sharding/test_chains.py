@@ -12,6 +12,7 @@ from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.tables.collectives import OF_A_RANK
 from thunder_fuser.segment.communication_overlap import collective_of
 from thunder_fuser.sharding import propagate, simulate
 from thunder_fuser.sharding.localise import localise
@@ -55,7 +56,7 @@ def sent(fusion: Fusion) -> list[str]:
     for segment in CompiledFusion(fusion).plan().segments:
         call = collective_of(segment)
         if call is not None:
-            agreed = {name: k for name, k in call.attributes if name != "at"}
+            agreed = {name: k for name, k in call.attributes if name not in OF_A_RANK}
             (operand,) = call.inputs
             assert isinstance(operand, TensorView)
             found.append(f"{call.op} of {operand.dtype.name} {list(operand.sizes)}, {agreed}")

@@ -83,8 +83,8 @@ class Pair:
     def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> _Late:
         return self._sent("reduce_scatter", lambda: x[at] + x[at])
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> _Late:
-        return self._sent("all_to_all", lambda: torch.stack([x[at], x[at]]))
+    def all_to_all(self, x: Tensor, axis: int, to: Sequence[int], of: Sequence[int]) -> _Late:
+        return self._sent("all_to_all", lambda: torch.stack([x[0], x[0]]))
 
 
 def run(fusion: Fusion, inputs: Sequence[Any]) -> tuple[list[Tensor], list[str]]:

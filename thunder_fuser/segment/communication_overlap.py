@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import OpaqueOp, TensorView
-from thunder_fuser.ir.tables.collectives import ROUNDS, sent
+from thunder_fuser.ir.tables.collectives import ROUNDS, sent_of_call
 from thunder_fuser.segment.placement import Placement
 from thunder_fuser.segment.plan import Segment
 
@@ -60,11 +60,13 @@ def link_seconds(call: OpaqueOp, device: DeviceInfo) -> float | None:
     link = device.link(span)
     if link is None or size == 1:
         return None
-    return link.seconds(_sent(call, size), ROUNDS[call.op] * (size - 1))
+    return link.seconds(bytes_sent(call), ROUNDS[call.op] * (size - 1))
 
 
-def _sent(call: OpaqueOp, size: int) -> int:
-    return sent(call.op, max(int(call.inputs[0].bytes), int(call.output.bytes)), size)
+def bytes_sent(call: OpaqueOp) -> int:
+    """Return the bytes that each device sends in a collective."""
+    whole = max(int(call.inputs[0].bytes), int(call.output.bytes))
+    return sent_of_call(call.op, whole, dict(call.attributes))
 
 
 def rough_seconds(segment: Segment, device: DeviceInfo) -> float:
@@ -73,9 +75,7 @@ def rough_seconds(segment: Segment, device: DeviceInfo) -> float:
     if call is not None:
         known = link_seconds(call, device)
         if known is None:
-            size = dict(call.attributes)["size"]
-            assert isinstance(size, int)
-            known = _sent(call, size) / (_UNKNOWN_LINK * device.copy_bandwidth)
+            known = bytes_sent(call) / (_UNKNOWN_LINK * device.copy_bandwidth)
         return device.collective_seconds + known
     if segment.kind in ("alias", "concat"):
         return 0.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +19,8 @@ from thunder_fuser.ir.tables.collectives import Arrived, folded
 from thunder_fuser.sharding.mesh import DeviceMesh
 from thunder_fuser.sharding.recent import Recent
 
+Given = TypeVar("Given")
+
 
 class Meeting:
     """Exchange of tensors between the threads of a simulated mesh."""
@@ -26,19 +28,19 @@ class Meeting:
     def __init__(self, mesh: DeviceMesh, seconds: float = 60.0) -> None:
         """`seconds`: timeout of waiting for other ranks."""
         self.mesh = mesh
-        self._slots: list[Tensor | None] = [None] * mesh.size
+        self._slots: list[Any] = [None] * mesh.size
         self._barrier = threading.Barrier(mesh.size, timeout=seconds)
 
     def leave(self) -> None:
         """Abort all other ranks, because one has failed."""
         self._barrier.abort()
 
-    def exchange(self, rank: int, x: Tensor, name: str) -> list[Tensor]:
-        """Return the tensors of all ranks, by rank. Raises FuserError if one does not come."""
+    def exchange(self, rank: int, x: Given, name: str) -> list[Given]:
+        """Return what all ranks give, by rank. Raises FuserError if one does not come."""
         try:
             self._slots[rank] = x
             self._barrier.wait()
-            found = [t for t in self._slots if t is not None]
+            found = list(self._slots)
             # No rank may pass its next tensor before all have taken these.
             self._barrier.wait()
         except threading.BrokenBarrierError as error:
@@ -68,10 +70,12 @@ class SimulatedRank:
         found = self._exchanged(x, axis, "reduce_scatter")
         return Arrived(folded([part[at] for part in found], op))
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Arrived:
-        return Arrived(torch.stack([p[at] for p in self._exchanged(x, axis, "all_to_all")]))
+    def all_to_all(self, x: Tensor, axis: int, to: Sequence[int], of: Sequence[int]) -> Arrived:
+        mine = self.meeting.mesh.coordinates(self.rank)[axis]
+        every = self._exchanged(dict(zip(to, x.unbind(), strict=True)), axis, "all_to_all")
+        return Arrived(torch.stack([every[k][mine] for k in of]))
 
-    def _exchanged(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
+    def _exchanged(self, x: Given, axis: int, name: str) -> list[Given]:
         every = self.meeting.exchange(self.rank, x, name)
         return [every[rank] for rank in peers(self.meeting.mesh, self.rank, axis)]
 
@@ -119,47 +123,59 @@ class ProcessGroups:
 
     def all_gather(self, x: Tensor, axis: int) -> Sent:
         found = x.new_empty((self.devices(axis), *x.shape))
-        group = self._groups[axis]
-        start = partial(dist.all_gather, list(found.unbind()), x, group=group)
-        return _started("all_gather", axis, start, found, x)
+        parts, mine = list(_bytes(found).unbind()), _bytes(x[None])[0]
+        return self._started("all_gather", axis, found, x, dist.all_gather, parts, mine)
 
     def all_reduce(self, x: Tensor, axis: int, op: str) -> Sent:
         found = x.clone()
-        start = partial(dist.all_reduce, found, _OPS[op], group=self._groups[axis])
-        return _started("all_reduce", axis, start, found, x)
+        return self._started("all_reduce", axis, found, x, dist.all_reduce, found, _OPS[op])
 
     def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Sent:
-        found, parts, group = torch.empty_like(x[at]), list(x.unbind()), self._groups[axis]
-        start = partial(dist.reduce_scatter, found, parts, _OPS[op], group=group)
-        return _started("reduce_scatter", axis, start, found, x)
+        found, given = torch.empty_like(x[at]), list(x.unbind())
+        start = dist.reduce_scatter
+        return self._started("reduce_scatter", axis, found, x, start, found, given, _OPS[op])
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Sent:
-        found = torch.empty_like(x)
-        start = partial(dist.all_to_all_single, found, x, group=self._groups[axis])
-        return _started("all_to_all", axis, start, found, x)
+    def all_to_all(self, x: Tensor, axis: int, to: Sequence[int], of: Sequence[int]) -> Sent:
+        found, every = torch.empty_like(x), range(self.devices(axis))
+        sends, takes = [int(k in to) for k in every], [int(k in of) for k in every]
+        given = _bytes(found), _bytes(x), takes, sends
+        return self._started("all_to_all", axis, found, x, dist.all_to_all_single, *given)
+
+    def _started(
+        self,
+        name: str,
+        axis: int,
+        result: Tensor,
+        operand: Tensor,
+        start: Callable[..., dist.Work],
+        *given: Any,
+    ) -> Sent:
+        told = f"{name} of {operand.dtype} {list(operand.shape)} along mesh axis {axis}"
+        with _named(told):
+            work = start(*given, group=self._groups[axis], async_op=True)
+        return Sent(told, work, result, operand)
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """View a contiguous tensor as a row of bytes for each index of its first dimension: no backend
+    moves all dtypes.
+    """
+    return x.view(x.shape[0], -1).view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A started collective of torch.distributed; it keeps its operand alive."""
 
-    name: str
-    axis: int
+    told: str
     work: dist.Work
     result: Tensor
     operand: Tensor
 
     def wait(self) -> Tensor:
-        with _named(self.name, self.axis):
+        with _named(self.told):
             self.work.wait()
         return self.result
-
-
-def _started(
-    name: str, axis: int, start: Callable[..., dist.Work], result: Tensor, operand: Tensor
-) -> Sent:
-    with _named(name, axis):
-        return Sent(name, axis, start(async_op=True), result, operand)
 
 
 def _patience() -> timedelta | None:
@@ -183,14 +199,14 @@ _OPS = {
 
 
 @contextmanager
-def _named(name: str, axis: int) -> Iterator[None]:
+def _named(told: str) -> Iterator[None]:
     """Turn RuntimeError, as torch raises if another rank has gone, into FuserError that names the
     collective.
     """
     try:
         yield
     except RuntimeError as error:
-        raise FuserError(f"{name} along mesh axis {axis} failed: {error}") from error
+        raise FuserError(f"{told} failed: {error}") from error
 
 
 def process_groups(mesh: DeviceMesh) -> ProcessGroups:

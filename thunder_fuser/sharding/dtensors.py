@@ -277,9 +277,9 @@ class DTensorPrograms:
 
         def prepare() -> str:
             made.append(self._program_on(mesh, inputs))
-            program = made[0].ready(whole_of_dtensors(inputs)).program
-            program.prepare([_local(x) for x in inputs])
-            return f"{told(self.fusion, inputs)}, {program.digest}"
+            ready = made[0].ready(whole_of_dtensors(inputs))
+            ready.program.prepare([_local(x) for x in inputs])
+            return told(ready.shardings, inputs, ready.program)
 
         agree(groups, mesh_of(mesh), inputs, prepare)
         return made[0]

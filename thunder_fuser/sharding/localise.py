@@ -37,7 +37,8 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.tables.collectives import REDUCTIONS, identity
-from thunder_fuser.sharding.changes import next_change
+from thunder_fuser.ir.tables.opaque import Attribute
+from thunder_fuser.sharding.changes import Change, changes, exchange_of
 from thunder_fuser.sharding.local_views import local_steps
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
@@ -66,11 +67,9 @@ class _Local:
     def __init__(self, shardings: Shardings, at: Sequence[int]) -> None:
         self.shardings = shardings
         self.at = at
-        # Key None: for the replicated tensor between two placements, which no reader asks for.
-        self.reasons: dict[tuple[TensorView, int, Placement | None], str] = {
-            (c.tensor, c.axis, target): f"{c.source} -> {c.target}: {c.reason}"
+        self.reasons: dict[tuple[TensorView, int, Placement, Placement], str] = {
+            (c.tensor, c.axis, c.source, c.target): f"{c.source} -> {c.target}: {c.reason}"
             for c in shardings.communications
-            for target in (None, c.target)
         }
         self.builder = FusionBuilder()
         self.scalars: dict[Val, Val] = {}
@@ -216,35 +215,25 @@ class _Local:
 
     def _as(self, tensor: TensorView, source: Sharding, target: Sharding) -> TensorView:
         """Change the sharding of a tensor, an axis at a time."""
-        known = self.tensors.get((tensor, target))
-        if known is not None:
-            return known
-        x, now = self.tensors[tensor, source], source
-        while now != target:
-            axis, placement = next_change(tensor.sizes, now, target)
-            x, now = self._moved(x, tensor, now, axis, placement)
-        self.tensors[tensor, target] = x
-        return x
+        for change in changes(
+            tensor.sizes, source, target, lambda sharding: (tensor, sharding) in self.tensors
+        ):
+            self.tensors[tensor, change.after] = self._moved(tensor, change)
+        return self.tensors[tensor, target]
 
-    def _moved(
-        self, x: TensorView, tensor: TensorView, now: Sharding, axis: int, target: Placement
-    ) -> tuple[TensorView, Sharding]:
-        after = (*now[:axis], target, *now[axis + 1 :])
-        if now[axis] == target:
-            return x, now
-        known = self.tensors.get((tensor, after))
-        if known is not None:
-            return known, after
-        why = self.reasons.get((tensor, axis, target), self.reasons.get((tensor, axis, None), ""))
+    def _moved(self, tensor: TensorView, change: Change) -> TensorView:
+        axis, now, after = change
+        x, target = self.tensors[tensor, now], change.target
+        why = self.reasons.get((tensor, axis, change.source, target), "")
         origin = self.builder.origin
         self.builder.origin = replace(origin, symbol=why or origin.symbol)
-        match now[axis], target:
+        match change.source, target:
             case Replicate(), Shard():
                 x = self._slice(x, target, axis, tensor, now)
             case Shard() as source, Replicate():
-                x = self._gather(x, source, axis, tensor, after)
-            case Shard() as source, Shard():
-                x = self._exchange(x, source, target, axis, tensor, now)
+                x = self._joined(self._call("all_gather", x, axis), source, axis, tensor, after)
+            case Shard(), Shard():
+                x = self._exchange(x, tensor, change)
             case Replicate(), Partial(op):
                 # One device keeps the value, and the others have the identity.
                 x = self._full(x, x.sizes, identity(op, x.dtype)) if self.at[axis] else x
@@ -253,21 +242,18 @@ class _Local:
             case Partial(op), Replicate():
                 x = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
             case Partial(op), Shard():
-                parts = self._parts(
-                    x, target, axis, tensor, (*now[:axis], REPLICATE, *now[axis + 1 :])
-                )
+                parts = self._parts(x, target, axis, tensor, after)
                 at = self.at[axis]
                 x = self._call("reduce_scatter", parts, axis, op=REDUCTIONS.index(op), at=at)
             case source, _:
                 raise InternalError(f"{tensor.name}: {source} cannot become {target}")
         self.builder.origin = origin
-        self.tensors[tensor, after] = x
-        return x, after
+        return x
 
     def _full(self, x: TensorView, sizes: Sequence[int], value: Number) -> TensorView:
         return self.builder.full(sizes, self.builder.scalar(value, x.dtype), x.dtype)
 
-    def _call(self, name: str, x: TensorView, axis: int, **attributes: int) -> TensorView:
+    def _call(self, name: str, x: TensorView, axis: int, **attributes: Attribute) -> TensorView:
         """Call a collective. Ranks have equal sizes, so that none of them sends an empty tensor."""
         mesh = self.shardings.mesh
         size = mesh.shape[axis]
@@ -316,12 +302,12 @@ class _Local:
         x = self.builder.slice(x, *ends)
         return self.builder.reshape(x, [*sizes[:dim], above * below, *sizes[dim + 1 :]])
 
-    def _gather(
+    def _joined(
         self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, after: Sharding
     ) -> TensorView:
+        """Join parts along the first dimension, one for each value of a digit."""
         above, below = self._around(shard, axis, tensor, after)
-        dim, sizes = shard.dim, list(x.sizes)
-        x = self._call("all_gather", x, axis)
+        dim, sizes = shard.dim, list(x.sizes[1:])
         x = self.builder.reshape(x, [shard.size, *sizes[:dim], above, below, *sizes[dim + 1 :]])
         order = list(range(1, x.rank))
         order.insert(dim + 1, 0)
@@ -351,29 +337,12 @@ class _Local:
             x, [*sizes[:dim], above * shard.size * below, *sizes[dim + 1 :]]
         )
 
-    def _exchange(
-        self,
-        x: TensorView,
-        source: Shard,
-        target: Shard,
-        axis: int,
-        tensor: TensorView,
-        now: Sharding,
-    ) -> TensorView:
-        """Change a shard to another digit: send parts by the new digit, join by the old one."""
-        whole = (*now[:axis], REPLICATE, *now[axis + 1 :])
-        if source.dim == target.dim:
-            return self._slice(
-                self._gather(x, source, axis, tensor, whole), target, axis, tensor, whole
-            )
-        parts = self._parts(x, target, axis, tensor, whole)
-        x = self._call("all_to_all", parts, axis, at=self.at[axis])
-        above, below = self._around(source, axis, tensor, whole)
-        dim, sizes = source.dim, list(x.sizes[1:])
-        x = self.builder.reshape(x, [source.size, *sizes[:dim], above, below, *sizes[dim + 1 :]])
-        order = list(range(1, x.rank))
-        order.insert(dim + 1, 0)
-        x = self.builder.permute(x, order)
-        return self.builder.reshape(
-            x, [*sizes[:dim], above * source.size * below, *sizes[dim + 1 :]]
-        )
+    def _exchange(self, x: TensorView, tensor: TensorView, change: Change) -> TensorView:
+        """Exchange a shard for another: send parts by one digit, join what comes by another."""
+        found = exchange_of(tensor.sizes, change)
+        assert found is not None
+        axis, before, after = change
+        # The digits of the parts come beside the shards of all axes.
+        parts = self._parts(x, found.sent, len(before), tensor, before)
+        x = self._call("all_to_all", parts, axis, **found.attributes(self.at[axis]))
+        return self._joined(x, found.joined, len(after), tensor, after)

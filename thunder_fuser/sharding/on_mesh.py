@@ -122,7 +122,7 @@ class FusionOnMesh:
             self._check(inputs)
             program = self.program(rank, whole)
             program.prepare(inputs)
-            return f"{told(self.fusion, whole)}, {program.digest}"
+            return told(self.shardings(whole), whole, program)
 
         def agreed() -> bool:
             agree(communicator, self.mesh, inputs, prepare)
@@ -142,11 +142,13 @@ class FusionOnMesh:
                 )
 
 
-def told(fusion: Fusion, whole: Sequence[Any]) -> str:
-    """Return the names and global sizes of the inputs that are tensors."""
-    pairs = zip(fusion.inputs, whole, strict=False)
+def told(shardings: Shardings, whole: Sequence[Any], program: RankProgram) -> str:
+    """Return what a rank tells the others of a program: names and global sizes of the inputs that
+    are tensors, its collectives, and the whole program with its placements.
+    """
+    pairs = zip(shardings.fusion.inputs, whole, strict=False)
     found = [f"{v.name} {list(x.shape)}" for v, x in pairs if isinstance(x, torch.Tensor)]
-    return ", ".join(found)
+    return ", ".join([*found, program.digest, shardings.digest])
 
 
 def placed_on(fusion: Fusion, mesh: DeviceMesh, placed: Placed, whole: Sequence[Any]) -> Shardings:

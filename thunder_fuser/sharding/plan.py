@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.fusion import OpaqueOp, TensorView
-from thunder_fuser.ir.tables.collectives import sent
-from thunder_fuser.segment.communication_overlap import Clock, collective_of
+from thunder_fuser.segment.communication_overlap import Clock, bytes_sent, collective_of
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, counted
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import Partial, Replicate, local_sizes
@@ -76,7 +75,7 @@ class MeshPlan:
                 known.axis,
                 known.kind,
                 known.count + 1,
-                known.bytes + _sent(call),
+                known.bytes + bytes_sent(call),
                 self._link(axis),
                 known.seconds + segment.seconds,
             )
@@ -200,12 +199,6 @@ def _axis(call: OpaqueOp) -> int:
     axis = dict(call.attributes)["axis"]
     assert isinstance(axis, int)
     return axis
-
-
-def _sent(call: OpaqueOp) -> int:
-    size = dict(call.attributes)["size"]
-    assert isinstance(size, int)
-    return sent(call.op, max(call.inputs[0].bytes, call.output.bytes), size)
 
 
 def mesh_plan(

@@ -9,7 +9,6 @@ first reader wants.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,6 +27,8 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.sharding import rules
+from thunder_fuser.sharding.changes import communication
+from thunder_fuser.sharding.communications import communications_of
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
     DeviceMesh,
@@ -40,7 +41,7 @@ from thunder_fuser.sharding.mesh import (
     factors,
     fits,
 )
-from thunder_fuser.sharding.shardings import Communication, Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 
 class _Strategy(NamedTuple):
@@ -79,15 +80,8 @@ def propagate(
     found.asked = asked
     for axis in range(len(mesh.shape)):
         _Axis(found, axis, asked).run()
-    found.communications = [_exact(c, found) for c in found.communications]
+    found.communications = communications_of(found)
     return found
-
-
-def _exact(c: Communication, found: Shardings) -> Communication:
-    """Divide the bytes of a communication by the shards along later axes, known only now."""
-    later = found.made[c.tensor][c.axis + 1 :]
-    shares = math.prod(p.size for p in later if isinstance(p, Shard))
-    return replace(c, bytes=c.bytes // shares)
 
 
 def _asked(tensor: TensorView, mesh: DeviceMesh, names: Mapping[str, Placement]) -> Sharding:
@@ -315,39 +309,31 @@ class _Axis:
         asked: Placement | None,
     ) -> tuple[int, int]:
         wanted = dict.fromkeys(zip(operands, strategy.operands, strict=True))
-        moved = sum(self._moved(tensor, self.placed[tensor], p)[1] for tensor, p in wanted)
+        moved = sum(self._moved(tensor, self.placed[tensor], p) for tensor, p in wanted)
         if isinstance(strategy.result, Partial):
             # A partial result has to be reduced at last; for a cast, on its narrower side.
             target = asked or next(self._scattered(output), REPLICATE)
-            folded = self._moved(output, strategy.result, target)[1]
+            folded = self._moved(output, strategy.result, target)
             if expr.op == "cast":
                 folded = folded * min(operands[0].bytes, output.bytes) // output.bytes
             moved += folded
         elif asked is not None:
-            moved += self._moved(output, strategy.result, asked)[1]
+            moved += self._moved(output, strategy.result, asked)
         shared = self.size if isinstance(strategy.result, Shard) else 1
         return moved, output.bytes // shared
 
-    def _moved(
-        self, tensor: TensorView, source: Placement | None, target: Placement
-    ) -> tuple[str, int]:
-        """Return the kind of communication between two placements, and bytes sent per device."""
+    def _moved(self, tensor: TensorView, source: Placement | None, target: Placement) -> int:
+        """Return the bytes that a device sends for a change of placement along this axis, given the
+        axes before.
+        """
         if source is None or source == target or (tensor, target) in self.paid:
-            return "", 0
+            return 0
         held = min(tensor.bytes, self._narrow(tensor, source)[1].bytes)
         for placement in self.found.given.get(tensor, ()):
             held //= placement.size if isinstance(placement, Shard) else 1
-        others = held * (self.size - 1) // self.size
-        match source, target:
-            case Shard(), Replicate():
-                return "all_gather", others
-            case Shard(), Shard():
-                return "all_to_all", others // self.size
-            case Partial(), Shard():
-                return "reduce_scatter", others
-            case Partial(), _:
-                return "all_reduce", 2 * others
-        return "slice", 0
+        if isinstance(source, Shard):
+            held //= self.size
+        return communication(source, target, held, self.size)[1]
 
     def _narrow(self, tensor: TensorView, source: Placement) -> tuple[int, TensorView]:
         """Return position and operand of a widening cast, if the operand can be communicated in
@@ -366,11 +352,9 @@ class _Axis:
                 self.reads[k, 0] = target
                 self.made[tensor] = self.placed[tensor] = target
                 return
-        kind, moved = self._moved(tensor, source, target)
-        if kind and source is not None:
+        if source is not None and source != target and (tensor, target) not in self.paid:
             self.paid.add((tensor, target))
-            made = Communication(tensor, self.axis, source, target, kind, moved, reason)
-            self.found.communications.append(made)
+            self.found.reasons[tensor, self.axis, target] = reason
 
     def _reason(self, expr: Expr, tensor: TensorView, wanted: Placement) -> str:
         have = self.placed[tensor]

@@ -1,9 +1,9 @@
 """Programs of one rank among others, which wait in its collectives: no rank may fail alone.
 
-Ranks that run a program for the first time agree on it: each says which tensors it is for and which
-collectives it runs, or why it could not be prepared. If they differ, all of them raise. Kernels
-that a rank cannot prepare later are left to torch on that rank: a program has the same collectives
-in the same order there.
+Ranks that run a program for the first time agree on it: each says which tensors it is for, which
+collectives it runs, and of which whole program they are, or why it could not be prepared. If they
+differ, all of them raise. Kernels that a rank cannot prepare later are left to torch on that rank:
+a program has the same collectives in the same order there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thunder_fuser.config import current
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.ir.tables.collectives import Communicator
+from thunder_fuser.ir.tables.collectives import OF_A_RANK, Communicator
 from thunder_fuser.runtime.binding.modes import without_modes
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure, warn_of_scarcity
@@ -92,7 +92,7 @@ def agree(
     """
     failure: Exception | None = None
     try:
-        told = prepare()
+        told = _fitting(prepare())
     except Exception as error:
         failure, told = error, f"{_FAILED}{type(error).__name__}: {error}"
     device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), None)
@@ -100,6 +100,14 @@ def agree(
     if failure is not None:
         raise failure
     _compare(every)
+
+
+def _fitting(text: str) -> str:
+    """Replace the end of a text that does not fit by the digest of the whole text."""
+    if len(text.encode()) <= _TEXT:
+        return text
+    digest = f"... {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return text.encode()[: _TEXT - len(digest)].decode(errors="ignore") + digest
 
 
 def _compare(every: Sequence[str]) -> None:
@@ -116,7 +124,7 @@ def _compare(every: Sequence[str]) -> None:
     if other is not None:
         raise FuserError(
             f"the ranks would run different programs: rank 0 for {every[0]}; rank {other} for "
-            f"{every[other]}. All of them must be called with their parts of the same tensors"
+            f"{every[other]}. All of them must run one program with their parts of the same tensors"
         )
 
 
@@ -134,4 +142,4 @@ def _exchanged(
 
 
 def _of_all_ranks(attributes: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in attributes if name != "at"]
+    return [(name, value) for name, value in attributes if name not in OF_A_RANK]

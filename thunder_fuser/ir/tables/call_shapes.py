@@ -327,6 +327,16 @@ def as_given(o: Operands, _a: Attributes) -> Results:
     return (Shaped(o["arg"].shape, o["arg"].dtype),)
 
 
+def exchanged(o: Operands, a: Attributes) -> Results:
+    x, to, of = o["arg"], a["to"], a["of"]
+    if not x.rank or not x.shape[0] == len(to) == len(of):
+        raise FuserValueError(
+            f"arg: expected parts along dimension 0 for {len(to)} devices, and as many back, from "
+            f"{len(of)}; got {list(x.shape)}"
+        )
+    return (Shaped(x.shape, x.dtype),)
+
+
 def one_of_stack(o: Operands, a: Attributes) -> Results:
     x = o["arg"]
     if not x.rank or x.shape[0] != a["size"]:

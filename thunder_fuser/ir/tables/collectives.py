@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,12 +30,23 @@ ROUNDS: Mapping[str, int] = MappingProxyType(
 )
 """How many times every device sends its share of the tensor to each of the others."""
 
+OF_A_RANK = frozenset({"at", "to", "of"})
+"""Attributes of collectives that differ between the devices of one call."""
+
 
 def sent(name: str, whole: int, size: int) -> int:
     """Bytes sent per device. `whole` is the size in bytes of the gathered tensor, of the tensor to
-    be reduced, or of the tensor before the exchange.
+    be reduced, or of the tensor before the exchange, which has a part for each device.
     """
     return ROUNDS[name] * whole * (size - 1) // size
+
+
+def sent_of_call(name: str, whole: int, attributes: Mapping[str, Any]) -> int:
+    """Bytes sent per device by a call with these attributes; at most, if they differ: in an
+    all-to-all with parts for some devices only, some devices keep a part and others do not.
+    """
+    size: int = attributes["size"]
+    return whole if len(attributes.get("to", range(size))) < size else sent(name, whole, size)
 
 
 class Arriving(Protocol):
@@ -73,8 +84,10 @@ class Communicator(Protocol):
     def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Arriving:
         """The reduction of part `at`, this device's, of the operands' first dimension."""
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Arriving:
-        """Part `at` of each device's operand, stacked in their order."""
+    def all_to_all(self, x: Tensor, axis: int, to: Sequence[int], of: Sequence[int]) -> Arriving:
+        """Send part `k` of the first dimension to device `to[k]`; part `k` of the result is what
+        device `of[k]` sends to this one. Both ascend along the axis.
+        """
 
 
 _current: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
@@ -125,9 +138,16 @@ def start_reduce_scatter(
     return found.reduce_scatter(arg.contiguous(), axis, REDUCTIONS[op], at)
 
 
-def start_all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Arriving:
+def start_all_to_all(
+    arg: Tensor,
+    axis: int,
+    size: int,
+    to: tuple[int, ...],
+    of: tuple[int, ...],
+    span: int = 0,
+) -> Arriving:
     """Start `all_to_all`."""
-    return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
+    return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, to, of)
 
 
 # Blocking versions.
@@ -148,9 +168,18 @@ def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int, span: in
     return start_reduce_scatter(arg, axis, size, op, at, span).wait()
 
 
-def all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Tensor:
-    """Part `at` of each device's operand, stacked in the devices' order."""
-    return start_all_to_all(arg, axis, size, at, span).wait()
+def all_to_all(
+    arg: Tensor,
+    axis: int,
+    size: int,
+    to: tuple[int, ...],
+    of: tuple[int, ...],
+    span: int = 0,
+) -> Tensor:
+    """Parts of the operands of the devices `of`, stacked; part `k` of this device's operand goes to
+    device `to[k]`. Both are ascending, and as many.
+    """
+    return start_all_to_all(arg, axis, size, to, of, span).wait()
 
 
 def folded(parts: Sequence[Tensor], op: str) -> Tensor:

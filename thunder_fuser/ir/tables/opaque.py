@@ -132,7 +132,7 @@ _ROWS = (
     Call(collectives.all_gather, shapes.stacked, start=collectives.start_all_gather),
     Call(collectives.all_reduce, shapes.as_given, start=collectives.start_all_reduce),
     Call(collectives.reduce_scatter, shapes.one_of_stack, start=collectives.start_reduce_scatter),
-    Call(collectives.all_to_all, shapes.as_given, start=collectives.start_all_to_all),
+    Call(collectives.all_to_all, shapes.exchanged, start=collectives.start_all_to_all),
     Call(
         torch_calls.linear, shapes.linear, equal=shapes.linear_equal, answer=Answer.LINEAR,
         flops=shapes.product_flops(shapes.linear, "arg1"), terms=shapes.inner("arg1", "bias"),
