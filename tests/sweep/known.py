@@ -82,12 +82,6 @@ KNOWN = (
         "not, and loses the digits of rows far from zero instead",
     ),
     Known(
-        r"0\.3 / x",
-        ("inf",),
-        (torch.float64,),
-        "torch multiplies with the reciprocal, which overflows where the quotient does not",
-    ),
-    Known(
         r"pow -?0\.5",
         ("nan", "inf", "zero"),
         (torch.float16,),

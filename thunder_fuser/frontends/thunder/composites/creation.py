@@ -1,4 +1,4 @@
-"""New tensors by functions that Thunder does not know, for which it raises an error."""
+"""New tensors by functions, or of numbers, for which Thunder raises an error."""
 
 from __future__ import annotations
 
@@ -40,6 +40,30 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> TensorProxy:
     return rounded(ltorch.where(count < steps // 2 + (steps == 1), ascending, descending), result)
 
 
+def _full(size: Any, fill_value: Any, **options: Any) -> TensorProxy:
+    if type(fill_value) is complex and options.get("dtype") is None:
+        options["dtype"] = torch.full((), fill_value, device="cpu").dtype
+    return ltorch.full(size, as_stored(fill_value, options.get("dtype")), **options)
+
+
+def _full_like(input: TensorProxy, fill_value: Any, **options: Any) -> TensorProxy:
+    dtype = options.get("dtype")
+    stored = as_stored(fill_value, input.dtype if dtype is None else dtype)
+    return ltorch.full_like(input, stored, **options)
+
+
+def as_stored(number: Any, dtype: Any) -> Any:
+    """Return a number as a new tensor of a dtype stores it: integers are cut off, not refused.
+    Raises torch's error for one that does not fit. None is the dtype that torch takes for it.
+    """
+    if type(number) not in (bool, int, float, complex):
+        return number
+    stored = None if dtype is None else dtypes.to_torch_dtype(dtypes.to_dtype(dtype))
+    given = torch.full((), number, dtype=stored, device="cpu")
+    is_exact = not (given.is_floating_point() or given.is_complex())
+    return given.item() if is_exact else number
+
+
 def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return dtype and device of a new tensor; raise for what a trace cannot have."""
     if options.get("out") is not None:
@@ -50,5 +74,7 @@ def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
     torch.eye: _eye,
     torch.linspace: _linspace,
+    torch.full: _full,
+    torch.full_like: _full_like,
 }
 """Replacements by torch's function."""

@@ -7,6 +7,7 @@ from thunder_fuser.frontends.thunder.patches import (
     module_hooks,
     nested_arguments,
     subscripts,
+    tensor_comparisons,
     user_lines,
 )
 
@@ -20,6 +21,7 @@ def register() -> None:
         module_hooks,
         nested_arguments,
         subscripts,
+        tensor_comparisons,
         user_lines,
     ):
         patch.register()
