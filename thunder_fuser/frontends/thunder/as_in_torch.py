@@ -78,7 +78,7 @@ def _logsumexp(
 
 
 def _softmax(
-    symbol: Symbol, x: Any, dim: int, *rest: Any, dtype: Any = None, **options: Any
+    symbol: Symbol, x: Any, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
 ) -> TensorProxy:
     """Raise NotImplementedError for integers, as torch does; Thunder rounds the shares to them.
     `rest` is a dtype by position, or the `_stacklevel` of torch's own functions.

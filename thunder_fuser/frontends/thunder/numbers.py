@@ -219,6 +219,7 @@ def _refusing(numbers: _Numbers, function: Function) -> Function:
         numbers.check(args, kwargs)
         return function(*args, **kwargs)
 
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
     return call
 
 
@@ -243,6 +244,7 @@ def _of_64_bits(function: Function, wraps: bool = True) -> Function:
                 break
         return function(*args, **kwargs)
 
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
     return call
 
 

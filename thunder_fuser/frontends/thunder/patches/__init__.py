@@ -8,6 +8,7 @@ from thunder_fuser.frontends.thunder.patches import (
     nested_arguments,
     subscripts,
     tensor_comparisons,
+    torch_keywords,
     user_lines,
 )
 
@@ -22,6 +23,7 @@ def register() -> None:
         nested_arguments,
         subscripts,
         tensor_comparisons,
+        torch_keywords,
         user_lines,
     ):
         patch.register()
