@@ -85,8 +85,8 @@ KNOWN = (
         r"x \+ 2 \*\* 63",
         ("nan",),
         (torch.float16,),
-        "torch's CPU kernel rounds the number to float16, which is infinity; its CUDA kernels add in "
-        "fp32",
+        "torch's CPU kernel rounds the number to float16, which is infinity; its CUDA kernels add "
+        "in fp32",
     ),
     Known(
         r"pow -?0\.5",

@@ -14,7 +14,6 @@ from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
-import thunder.torch as ltorch
 import torch
 from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
@@ -44,7 +43,10 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     data = get_compile_data()
     assert data is not None
     called = inspect.unwrap(data.executor_lookasides.get(fn, symbol))
-    return partial(_call, found, _parameters(called), tuple(_names_in_torch(fn, symbol)))
+    parameters = _parameters(called)
+    if _takes_any(parameters):  # a wrapper around the symbol
+        parameters = _parameters(symbol)
+    return partial(_call, found, parameters, tuple(_names_in_torch(fn, symbol)))
 
 
 def _call(
@@ -55,8 +57,7 @@ def _call(
     **kwargs: Any,
 ) -> Any:
     by_name = {name for name, p in parameters.items() if p.kind in _BY_NAME}
-    is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if not is_open and not by_name.issuperset(kwargs):
+    if not _takes_any(parameters) and not by_name.issuperset(kwargs):
         named = {k if k in by_name else _SECOND_NAMES.get(k, k): v for k, v in kwargs.items()}
         for names in overloads:
             if placed := _placed(parameters, by_name, names, args, named):
@@ -77,13 +78,14 @@ def _placed(
         return None
     places = [p for p in parameters.values() if p.kind in _BY_PLACE]
     end = max((names.index(name) + 1 for name in unknown), default=0)
-    if end > len(places):
+    takes_more = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters.values())
+    if end > len(places) and not takes_more:
         return None
     given, rest = list(args), dict(kwargs)
     for place in range(len(args), end):
         if names[place] in rest:
             given.append(rest.pop(names[place]))
-        elif places[place].default is not inspect.Parameter.empty:
+        elif place < len(places) and places[place].default is not inspect.Parameter.empty:
             given.append(wrap_const(places[place].default))
         else:
             return None
@@ -92,12 +94,18 @@ def _placed(
 
 def _symbol(fn: Any) -> Any:
     """Thunder's symbol for a function of torch, or itself; None for other functions. Some of
-    torch's functions have a wrapper for DTensors, in place of a symbol of the same name.
+    torch's functions have a wrapper, with the symbol in its closure next to that of DTensors.
     """
     symbol = symbol_of(fn)
-    if isinstance(symbol, Symbol) or symbol is fn:
-        return symbol if isinstance(symbol, Symbol) else None
-    return getattr(ltorch, getattr(fn, "__name__", ""), symbol)
+    if isinstance(symbol, FunctionType) and symbol.__module__.startswith("thunder.torch."):
+        held = [cell.cell_contents for cell in symbol.__closure__ or ()]
+        own = (x for x in held if isinstance(x, Symbol) and str(x.id).startswith("torch."))
+        symbol = next(own, symbol)
+    return None if symbol is fn and not isinstance(fn, Symbol) else symbol
+
+
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 def _parameters(called: Any) -> Mapping[str, inspect.Parameter]:
