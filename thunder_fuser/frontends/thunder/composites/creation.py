@@ -59,9 +59,10 @@ def as_stored(number: Any, dtype: Any) -> Any:
     if type(number) not in (bool, int, float, complex):
         return number
     stored = None if dtype is None else dtypes.to_torch_dtype(dtypes.to_dtype(dtype))
-    given = torch.full((), number, dtype=stored, device="cpu")
+    # Of two elements: torch fills a single one without its check of 16-bit floats.
+    given = torch.full((2,), number, dtype=stored, device="cpu")
     is_exact = not (given.is_floating_point() or given.is_complex())
-    return given.item() if is_exact else number
+    return given[0].item() if is_exact else number
 
 
 def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
