@@ -1,13 +1,17 @@
 """Calls whose operands or arguments Thunder takes in another way than torch.
 
 *Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
-with a number, `logsumexp` of integers.
+with a number, `logsumexp` of integers, the places of maxima of bools.
 
-*Quotients, remainders and terms beside numbers* (`numbers.py`).
+*Softmax and its like*, which torch does not compute for integers, and does for rows of no elements.
+
+*Comparisons, quotients, remainders and terms beside numbers* (`numbers.py`).
 
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are.
 
 *Variances by `unbiased`* and `to` with `non_blocking`, arguments that Thunder does not know.
+
+*Arguments by keyword* where Thunder takes them by position alone.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.numbers import (
+    COMPARISONS,
+    compared,
     divided,
     floor_divide,
     in_common_dtype,
@@ -56,10 +62,77 @@ def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> Tenso
 def _logsumexp(
     symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
 ) -> TensorProxy:
-    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around."""
+    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around. Rows
+    of no elements have no maximum to subtract; their result is the logarithm of 0.
+    """
+    if isinstance(dim, Sequence) and not dim and x.ndim:
+        raise RuntimeError(
+            f"logsumexp over dim={dim!r} of a tensor of {x.ndim} dimensions: expected at least one "
+            "dimension; name all of them to reduce all"
+        )
     if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
         x = ltorch.to(x, torch.get_default_dtype())
+    if _is_empty(x):
+        return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
     return symbol(x, dim, keepdim)
+
+
+def _softmax(
+    symbol: Symbol, x: Any, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
+) -> TensorProxy:
+    """Raise NotImplementedError for integers, as torch does; Thunder rounds the shares to them.
+    `rest` is a dtype by position, or the `_stacklevel` of torch's own functions.
+    """
+    dtype = next((r for r in rest if isinstance(r, torch.dtype)), dtype)
+    result = x.dtype if dtype is None else dtypes.to_dtype(dtype)
+    if not _is_empty(x):
+        if dtypes.is_exact_dtype(result):
+            raise NotImplementedError(
+                f"softmax and its like are not implemented for {result}: give a floating-point "
+                "dtype, such as dtype=torch.float32"
+            )
+    elif symbol is ltorch.log_softmax:  # its rows have no maximum to subtract
+        return ltorch.clone(ltorch.to(x, result))
+    return symbol(x, dim, dtype=dtype)
+
+
+def _maximum(symbol: Symbol, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Look for the place of the maximum of bools in numbers: torch has no `argmax` of bools."""
+    if not _is_bool(x) or type(dim) is not int:
+        return symbol(x, dim, keepdim)
+    first = ltorch.argmax(ltorch.to(x, torch.uint8), dim, keepdim)
+    return ltorch.amax(x, dim, keepdim), first
+
+
+def _nan_to_num(
+    symbol: Symbol,
+    input: Any,
+    nan: Any = None,
+    posinf: Any = None,
+    neginf: Any = None,
+    *,
+    out: Any = None,
+) -> TensorProxy:
+    return symbol(input, nan, posinf, neginf, out)
+
+
+def _embedding(
+    symbol: Symbol,
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    *options: Any,
+    **named: Any,
+) -> TensorProxy:
+    """Refuse `max_norm`, by which torch changes the rows of the table that it reads."""
+    if max_norm is not None:
+        raise NotImplementedError(
+            f"embedding(.., max_norm={max_norm}) scales rows of its table in place, which a trace "
+            "cannot hold: leave out max_norm, and call torch.embedding_renorm_(weight, indices, "
+            "max_norm, norm_type) under torch.no_grad() before the compiled function"
+        )
+    return symbol(input, weight, padding_idx, None, *options, **named)
 
 
 def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +158,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> TensorProxy:
     """Leave the running statistics of an empty input as they are."""
-    if isinstance(input, TensorProxy) and is_static(input.shape) and 0 in input.shape:
+    if _is_empty(input):
         return symbol(input, None, None, weight, bias, True, momentum, eps)
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
@@ -95,6 +168,10 @@ def _to(
 ) -> TensorProxy:
     """Take `non_blocking`, which changes no number: Thunder's copies between devices block."""
     return symbol(x, *args, **kwargs)
+
+
+def _is_empty(x: Any) -> bool:
+    return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
 
 def _is_bool(x: Any) -> bool:
@@ -110,6 +187,12 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "masked_fill": _masked_fill,
     "masked_fill_": _masked_fill,
     "logsumexp": _logsumexp,
+    **dict.fromkeys(("_softmax", "softmax", "_softmin", "softmin", "log_softmax"), _softmax),
+    "torch_max": _maximum,
+    "nan_to_num": _nan_to_num,
+    "embedding": _embedding,
+    **dict.fromkeys(COMPARISONS, compared),
+    **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "batch_norm": _batch_norm,
     "std": _variance,
     "var": _variance,

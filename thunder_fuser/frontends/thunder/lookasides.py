@@ -41,7 +41,7 @@ from torch.fx import _lazy_graph_module
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
-from thunder_fuser.frontends.thunder.composites.creation import CREATION
+from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
 from thunder_fuser.frontends.thunder.numbers import (
     checked_calls,
@@ -192,7 +192,7 @@ def _new(value: float, x: TensorProxy, *shape: Any) -> TensorProxy:
 def _new_full(x: TensorProxy, sizes: Sequence[Any], value: Any) -> TensorProxy:
     if isinstance(value, TensorProxy):
         raise Unusual
-    return _new(value, x, sizes)
+    return _new(as_stored(value, x.dtype), x, sizes)
 
 
 def _cpu(x: TensorProxy) -> TensorProxy:

@@ -1,8 +1,12 @@
 """Numbers beside tensors, as torch takes them.
 
-*Quotients and remainders.* torch's operator for `number / x` runs another kernel than its function;
-beside 16-bit floats it rounds a number to their dtype; and a number that is 0 in the dtype that it
-computes in need not be 0 in Python's.
+*Quotients and remainders.* torch's operator for `number / x` is the reciprocal of x times the
+number, which its function is not; beside 16-bit floats it rounds a number to their dtype; and a
+number that is 0 in the dtype that it computes in need not be 0 in Python's.
+
+*Comparisons of bools with integers*, which Thunder converts to int8.
+
+*Python's integers of more than 64 bits*, which torch refuses.
 
 *Numbers that do not fit.* What torch keeps as an element, or computes with in the elements' dtype,
 it refuses where that dtype cannot hold it ("value cannot be converted to type float without
@@ -33,13 +37,25 @@ _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
 def number_divided(x: TensorProxy, number: Any) -> TensorProxy:
-    """`number / x`, which torch's operator computes as a product with the reciprocal. For real
-    numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
-    parts.
+    """`number / x`, which torch's operator computes as a product with the reciprocal. That is
+    rounded, also to 16 bits, and is what the gradient reads; a complex product mixes real and
+    imaginary parts.
     """
-    if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
-        return ltorch.mul(ltorch.reciprocal(x), number)
-    return ltorch.true_divide(number, x)
+    return ltorch.mul(ltorch.reciprocal(x), number)
+
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def compared(symbol: Function, x: Any, other: Any) -> Any:
+    """Move an integer that is neither 0 nor 1 next to them, beside bools: they compare in the same
+    way with it, and it fits in the int8 to which Thunder converts both.
+    """
+    if type(other) is int and isinstance(x, TensorProxy):
+        other = _as_int64(other, [x])
+        if dtypes.is_boolean_dtype(x.dtype):
+            other = min(max(other, -1), 2)
+    return symbol(x, other)
 
 
 def quotient_in_dtype(symbol: Symbol, x: Any, other: Any) -> TensorProxy:
@@ -124,6 +140,8 @@ class _Numbers:
 
     def _check(self, tensors: Sequence[TensorProxy], name: str, number: float) -> None:
         common = common_dtype(tensors).torch
+        if common is torch.bool and type(number) is int and self.promotes and name != "alpha":
+            common = torch.int64
         on_cpu = tensors[0].device.type == "cpu"
         if type(number) is float and not (common.is_floating_point or common.is_complex):
             if name == "alpha":
@@ -185,6 +203,15 @@ def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]
         for theirs, symbol in named(path):
             yield from ((call, functools.partial(_refusing, numbers)) for call in (theirs, symbol))
     yield TensorProxy.__setitem__, functools.partial(_refusing, _computed(value=2))
+    for name in _ARITHMETIC:
+        for path in (name, f"{name}_"):
+            for theirs, symbol in named(path):
+                yield from ((call, _of_64_bits) for call in (theirs, symbol))
+    for operator in _OPERATORS:
+        for place in ("", "r", "i"):
+            yield getattr(TensorProxy, f"__{place}{operator}__"), _of_64_bits
+    for place in ("", "r", "i"):
+        yield getattr(TensorProxy, f"__{place}truediv__"), _of_quotients
 
 
 def _refusing(numbers: _Numbers, function: Function) -> Function:
@@ -192,4 +219,52 @@ def _refusing(numbers: _Numbers, function: Function) -> Function:
         numbers.check(args, kwargs)
         return function(*args, **kwargs)
 
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
     return call
+
+
+# ---- integers of more than 64 bits
+
+_ARITHMETIC = (
+    *("add", "sub", "mul", "floor_divide", "remainder", "fmod", "pow"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor"),
+)
+_OPERATORS = ("add", "sub", "mul", "floordiv", "mod", "pow", "and", "or", "xor")
+_INT64 = range(-(2**63), 2**63)
+
+
+def _of_64_bits(function: Function, wraps: bool = True) -> Function:
+    """Make a call take integers as torch does: see `_as_int64`."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for x in args:
+            if type(x) is int and x not in _INT64:
+                tensors = [t for t in args if isinstance(t, TensorProxy)]
+                args = tuple(_as_int64(x, tensors, wraps) for x in args)
+                break
+        return function(*args, **kwargs)
+
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
+    return call
+
+
+_of_quotients = functools.partial(_of_64_bits, wraps=False)
+"""Of floats, which hold them."""
+
+
+def _as_int64(number: Any, tensors: Sequence[TensorProxy], wraps: bool = True) -> Any:
+    """Return an integer that fits in 64 bits: without a sign, it wraps around beside integers.
+
+    Raises OverflowError where it does not fit, and RuntimeError where it does beside bools, which
+    torch does not convert to unsigned integers.
+    """
+    if type(number) is not int or number in _INT64 or not tensors:
+        return number
+    if not 0 <= number < 2**64:
+        raise OverflowError(
+            f"{number} beside a tensor does not fit in 64 bits; convert it to a float first"
+        )
+    common = common_dtype(tensors)
+    if common.torch is torch.bool and wraps:
+        raise RuntimeError(f"{number} beside a bool tensor does not fit in int64; convert it first")
+    return number - 2**64 if common.is_integral and wraps else number

@@ -1,4 +1,4 @@
-"""New tensors by functions that Thunder does not know, for which it raises an error."""
+"""New tensors by functions, or of numbers, for which Thunder raises an error."""
 
 from __future__ import annotations
 
@@ -55,6 +55,31 @@ def _clone(x: TensorProxy, *, memory_format: Any = torch.preserve_format) -> Ten
     return ltorch.clone(x, memory_format=memory_format)
 
 
+def _full(size: Any, fill_value: Any, **options: Any) -> TensorProxy:
+    if type(fill_value) is complex and options.get("dtype") is None:
+        options["dtype"] = torch.full((), fill_value, device="cpu").dtype
+    return ltorch.full(size, as_stored(fill_value, options.get("dtype")), **options)
+
+
+def _full_like(input: TensorProxy, fill_value: Any, **options: Any) -> TensorProxy:
+    dtype = options.get("dtype")
+    stored = as_stored(fill_value, input.dtype if dtype is None else dtype)
+    return ltorch.full_like(input, stored, **options)
+
+
+def as_stored(number: Any, dtype: Any) -> Any:
+    """Return a number as a new tensor of a dtype stores it: integers are cut off, not refused.
+    Raises torch's error for one that does not fit. None is the dtype that torch takes for it.
+    """
+    if type(number) not in (bool, int, float, complex):
+        return number
+    stored = None if dtype is None else dtypes.to_torch_dtype(dtypes.to_dtype(dtype))
+    # Of two elements: torch fills a single one without its check of 16-bit floats.
+    given = torch.full((2,), number, dtype=stored, device="cpu")
+    is_exact = not (given.is_floating_point() or given.is_complex())
+    return given[0].item() if is_exact else number
+
+
 def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return dtype and device of a new tensor; raise for what a trace cannot have."""
     if options.get("out") is not None:
@@ -67,5 +92,7 @@ CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
     **dict.fromkeys((torch.clone, torch.Tensor.clone, ltorch.clone), _clone),
     torch.eye: _eye,
     torch.linspace: _linspace,
+    torch.full: _full,
+    torch.full_like: _full_like,
 }
 """Replacements by torch's function."""

@@ -1,0 +1,221 @@
+"""Numbers beside tensors, fills, softmaxes and maxima, with the results and the errors of torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.frontends.thunder.programs import jit
+from thunder_fuser import options
+
+Program = Callable[..., "Tensor | tuple[Tensor, ...]"]
+
+MASK = torch.tensor([True, False])
+INTEGERS = torch.tensor([1, 0, 5])
+BOOLS = torch.tensor([[True, False], [False, False], [True, True]])
+NAN = torch.tensor([1.0, math.nan, math.inf, -math.inf])
+
+
+def assert_equal(program: Program, *given: Tensor) -> None:
+    """Same dtypes, shapes and bits; a fallback to torch fails."""
+    with options(strict=True):
+        ours = jit(program)(*given)
+    theirs = program(*given)
+    pairs = zip(ours, theirs, strict=True) if isinstance(theirs, tuple) else [(ours, theirs)]
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def assert_both_raise(program: Program, *given: Tensor) -> None:
+    with pytest.raises((RuntimeError, OverflowError)):
+        program(*given)
+    with pytest.raises((RuntimeError, OverflowError)):
+        jit(program)(*given)
+
+
+def test_bools_compared_with_integers() -> None:
+    """`mask < 300` was False: Thunder compares bools and numbers as int8."""
+    numbers = (300, 256, -256, 128, 2, 1, 0, -1, 2**63 - 1, -(2**63))
+
+    def compared(m: Tensor) -> tuple[Tensor, ...]:
+        found = [(m < n, m <= n, m == n, m != n, m > n, m >= n, n > m) for n in numbers]
+        called = [(m.eq(n), torch.gt(m, n), (m & True).ne_(n), (m | False).lt_(n)) for n in numbers]
+        return tuple(t for row in (*found, *called) for t in row)
+
+    assert_equal(compared, MASK)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32], ids=str
+)
+def test_a_number_divided_by_a_tensor(dtype: torch.dtype) -> None:
+    """torch's operator is a reciprocal times the number; the quotient has other last bits."""
+    torch.manual_seed(0)
+    x = (torch.randn(4096) * 3 + 2).to(dtype)
+    assert_equal(lambda x: (2.0 / x, 0.3 / x, 7 / x, True / x), x)
+
+
+def test_what_a_number_divided_by_a_tensor_saves() -> None:
+    """The reciprocal, and not x, which may be changed before the backward."""
+
+    def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+        x = torch.linspace(1, 2, 5, requires_grad=True)
+        y = x * 1.0
+        result = function(y)
+        with torch.no_grad():
+            y.zero_()
+        return torch.autograd.grad(result.sum(), x)[0]
+
+    ours = gradient(jit(lambda x: 2.0 / x, save_like_torch=True))
+    torch.testing.assert_close(ours, gradient(lambda x: 2.0 / x))
+
+
+_OPERATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "+": lambda x, n: x + n,
+    "r+": lambda x, n: n + x,
+    "r-": lambda x, n: n - x,
+    "/": lambda x, n: x / n,
+    "r/": lambda x, n: n / x,
+    "==": lambda x, n: x == n,
+    "//": lambda x, n: x // n,
+    "%": lambda x, n: x % n,
+    "**": lambda x, n: x**n,
+    "&": lambda x, n: x & n,
+    "add": torch.add,
+    "mul": lambda x, n: x.mul(n),
+    "clamp": lambda x, n: x.clamp(max=n),
+    "alpha": lambda x, n: torch.add(x, x, alpha=n),
+    "full_like": torch.full_like,
+}
+
+
+@pytest.mark.parametrize("name", _OPERATIONS)
+def test_integers_of_more_than_64_bits(name: str) -> None:
+    """Python's integers have no end; `x + 2**64` was x."""
+    operation = _OPERATIONS[name]
+    for number in (2**64, -(2**63) - 1):
+        assert_both_raise(lambda x, number=number: operation(x, number), INTEGERS)
+
+
+def test_unsigned_integers_of_64_bits() -> None:
+    """Beside integers they wrap around, as the factors of hashes do; floats hold them."""
+    hashed = 0x9E3779B97F4A7C15
+
+    def wrapped(x: Tensor) -> tuple[Tensor, ...]:
+        return x * hashed, x // 2**63, x % hashed, x == hashed, x / hashed, hashed / x, hashed ^ x
+
+    assert_equal(wrapped, INTEGERS)
+    assert_equal(lambda x: x + hashed, NAN)
+    for name in ("+", "==", "**", "clamp"):
+        assert_both_raise(lambda m, name=name: _OPERATIONS[name](m, 2**63), MASK)
+
+
+def test_fills_are_converted() -> None:
+    """A float for integers is cut off; Thunder refused it."""
+
+    def filled(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            torch.full((2,), 1.5, dtype=torch.int64),
+            torch.full((2,), -1.9, dtype=torch.bool),
+            torch.full((2,), 0.1, dtype=torch.bfloat16),
+            torch.full((2,), 1 + 2j),
+            torch.full_like(x, -1.5, dtype=torch.int32),
+            torch.full_like(x.long(), 1.7),
+            x.long().new_full((2,), 2.9),
+            torch.full((2,), 3),
+            torch.full((2,), True),
+        )
+
+    assert_equal(filled, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [(300, torch.uint8), (1e300, torch.float32), (70000.0, torch.float16)],
+    ids=str,
+)
+def test_fills_that_do_not_fit(number: float, dtype: torch.dtype) -> None:
+    assert_both_raise(lambda x: torch.full((2,), number, dtype=dtype) + x, torch.ones(2))
+
+
+def test_nan_to_num_by_keyword() -> None:
+    def replaced(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            torch.nan_to_num(x, nan=1.0),
+            torch.nan_to_num(x, posinf=2.0, neginf=3),
+            torch.nan_to_num(input=x, nan=None, posinf=1.0),
+            x.nan_to_num(2.0, posinf=1.0),
+            x.nan_to_num(nan=1e300),
+            x.bfloat16().nan_to_num(nan=3),
+        )
+
+    assert_equal(replaced, NAN)
+
+
+def test_maxima_of_bools() -> None:
+    def extremes(b: Tensor) -> tuple[Tensor, ...]:
+        return (
+            *torch.max(b, -1),
+            *b.max(0, True),
+            *torch.min(b, -1),
+            *b.min(dim=0, keepdim=True),
+            *torch.cummax(b, 0),
+            b.max(),
+            torch.amax(b, 0),
+            torch.amin(b, 1),
+        )
+
+    assert_equal(extremes, BOOLS)
+
+
+@pytest.mark.parametrize(
+    "softmax",
+    [
+        lambda x: torch.softmax(x, -1),
+        lambda x: F.softmax(x.float(), -1, dtype=torch.int32),
+        lambda x: x.log_softmax(-1),
+        lambda x: F.softmin(x, -1),
+    ],
+    ids=["softmax", "softmax to int32", "log_softmax", "softmin"],
+)
+def test_softmax_of_integers(softmax: Callable[[Tensor], Tensor]) -> None:
+    """They were rounded to integers: zeros."""
+    assert_both_raise(softmax, INTEGERS)
+
+
+def test_softmax_of_integers_as_floats() -> None:
+    def softmaxes(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            torch.softmax(x, -1, torch.float32),
+            F.softmax(x, -1, dtype=torch.float64),
+            x.log_softmax(-1, torch.float32),
+            F.softmin(x, -1, dtype=torch.float32),
+            torch.nn.Softmin(-1)(x.float()),
+        )
+
+    ours, theirs = jit(softmaxes)(INTEGERS), softmaxes(INTEGERS)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_softmax_of_no_elements() -> None:
+    """Its rows have no maximum to subtract, and the sum of none is 0."""
+
+    def softmaxes(wide: Tensor, tall: Tensor) -> tuple[Tensor, ...]:
+        sums = (torch.logsumexp(wide, 1), wide.logsumexp(-1, True), torch.logsumexp(tall, 0))
+        logs = (torch.log_softmax(wide, 1), F.log_softmax(tall.long(), 0), torch.softmax(wide, 1))
+        return *sums, *logs, torch.logsumexp(tall, 1)
+
+    assert_equal(softmaxes, torch.ones(3, 0), torch.ones(0, 3))
+    assert_both_raise(lambda x: torch.logsumexp(x, ()), torch.ones(3, 2))
+
+
+def test_max_norm_of_an_embedding_is_refused() -> None:
+    table = torch.ones(4, 3)
+    with pytest.raises(NotImplementedError, match="embedding_renorm_"):
+        jit(lambda w, i: F.embedding(i, w, max_norm=1.0))(table, torch.tensor([1, 2]))
+    assert torch.equal(table, torch.ones(4, 3))
