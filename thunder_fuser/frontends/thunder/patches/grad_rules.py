@@ -14,8 +14,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder.transforms import autodiff
 
 from thunder_fuser.frontends.thunder.autograd import (
+    activations,
     complex_numbers,
     indexing,
+    pointwise,
     setitem,
     torch_calls,
     updates,
@@ -27,8 +29,15 @@ _original: Callable[..., tuple[Rule | None, Any]] = autodiff._get_gradfn_and_exe
 
 _MISSING: Mapping[PrimIDs | str, Rule] = {**complex_numbers.RULES, **indexing.RULES}
 """Rules of operations that stay with torch, and that Thunder does not differentiate."""
-_WRONG: Mapping[PrimIDs | str, Rule] = {**setitem.RULES, **updates.RULES}
-"""Rules in place of Thunder's that lose gradients, also where no claim takes the operation."""
+_WRONG: Mapping[PrimIDs | str, Rule] = {
+    **activations.RULES,
+    **pointwise.RULES,
+    **setitem.RULES,
+    **updates.RULES,
+}
+"""Rules in place of Thunder's that give other gradients than torch, also where no claim takes the
+operation, as with symbolic shapes.
+"""
 
 
 def _rule(bsym: BoundSymbol, **options: Any) -> tuple[Rule | None, Any]:
