@@ -191,7 +191,7 @@ class _Model:
             self._bound(parts, seconds, extra, traffic),
             traffic.memory,
             traffic.cache,
-            traffic.asked,
+            traffic.requested,
             traffic.wanted,
             dict(mix),
             self.resident,
@@ -235,7 +235,7 @@ class _Model:
         """Return the seconds of all waves, full and partial, and of both ends of the kernel."""
         blocks, sms = self.kernel.blocks, self.sms
         work = work * self.busy / blocks
-        need = _Need(memory / blocks, traffic.loaded, traffic.ahead, work, waiting)
+        need = _Need(memory / blocks, traffic.loaded, traffic.prefetched, work, waiting)
         full, rest = divmod(blocks, sms * self.resident)
         keeping_step = 1 if self._waves <= 1 else _IN_STEP if self.kernel.cluster > 1 else 0
         in_step = min(full, keeping_step)
@@ -342,7 +342,7 @@ class _Model:
         word, most = max(
             ((w, s) for w, s in parts.items() if w != "latency"), key=lambda part: part[1]
         )
-        if word in ("memory", "L2") and traffic.asked > 1.5 * traffic.wanted:
+        if word in ("memory", "L2") and traffic.requested > 1.5 * traffic.wanted:
             word = "sectors"
         return word if most > 0.75 * seconds else "latency"
 
