@@ -149,7 +149,7 @@ class Segment:
             work = f", {self.flops:,} FLOPs" if self.flops else ""
             if self.awaited_by is not None:
                 end = "the end" if self.awaited_by < 0 else f"segment {self.awaited_by}"
-                return f"{self.head}: {self.operations[0]}, {cost}, under way until {end}"
+                return f"{self.head}: {self.operations[0]}, {cost}, in flight until {end}"
             return f"{self.head}: torch's {self.operations[0]}, {cost}{work}"
         if not self.kernels:
             why = (

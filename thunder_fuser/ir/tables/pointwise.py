@@ -17,6 +17,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
@@ -345,6 +346,26 @@ and those of the same results that it may not. All others are as the latter.
 """
 
 PRODUCTS = frozenset({"mul", "mul_rn"})
+
+
+class Power(NamedTuple):
+    """A product of `factors` equal factors, then the pointwise operation `op` if not ""."""
+
+    factors: int
+    op: str = ""
+
+
+POWERS: Mapping[float, Power] = MappingProxyType(
+    {
+        0.5: Power(1, "sqrt"),
+        -0.5: Power(1, "rsqrt"),
+        -1: Power(1, "reciprocal"),
+        2: Power(2),
+        -2: Power(2, "reciprocal"),
+        3: Power(3),
+    }
+)
+"""Powers by exponent that torch has special kernels for: the square root of -inf is NaN."""
 
 TABLE: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})
 """Every pointwise operation by name, related ones together."""

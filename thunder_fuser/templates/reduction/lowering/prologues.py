@@ -154,9 +154,9 @@ class PrologueLowering(RowLowering):
         self._in_smem.update(cached)
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in cached))
         head = ir.Comment(f"prologue: {names}, copied to shared memory")
-        under_way = ir.AsyncCopies(_COPIES, self.schedule.steps * len(cached), SMEM)
+        in_flight = ir.AsyncCopies(_COPIES, self.schedule.steps * len(cached), SMEM)
         issued = ir.Scope((*firsts, *self._loops.over_columns_at_once(copies)))
-        return [head, under_way, issued]
+        return [head, in_flight, issued]
 
     def _row_arrived(self) -> list[ir.Stmt]:
         return [ir.AwaitCopies(_COPIES)] if self.schedule.pipeline.copied_whole else []

@@ -16,7 +16,7 @@ from thunder_fuser.lower.register_budget import (
     STRIDING_REGISTERS,
 )
 from thunder_fuser.lower.scalar_graph import Value
-from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_under_way, choose_ahead
+from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_in_flight, choose_ahead
 from thunder_fuser.templates.reduction.on_chip.register_use import (
     loaded_bytes,
     registers_for,
@@ -171,5 +171,5 @@ def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """True if this row and the prefetched next one are enough bytes in flight."""
-    under_way = bytes_under_way(schedule, choose_ahead(schedule, device))
-    return under_way >= device.bytes_in_flight_per_sm > 0
+    in_flight = bytes_in_flight(schedule, choose_ahead(schedule, device))
+    return in_flight >= device.bytes_in_flight_per_sm > 0
