@@ -322,7 +322,7 @@ def _lines(name: str, compiled: Callable[..., Any]) -> Iterator[str]:
     halves = [r for r in found if r.name in names], [r for r in found if r.name not in names]
     for half, reports in zip(("forward", "backward"), halves, strict=True):
         if backward is not None:
-            kept = f", {saved_for_backward(compiled):,} B saved for it, beside inputs and results"
+            kept = f", {saved_for_backward(compiled):,} B saved for it, besides inputs and results"
             yield f"{half}: {_costs(reports)}{kept if half == 'backward' else ''}"
         for fusion in reports:
             yield textwrap.indent(str(fusion), "  ").removeprefix("  ")

@@ -1,4 +1,4 @@
-"""Collectives run beside kernels and calls: started early, waited for late, in one order."""
+"""Collectives run during kernels and calls: started early, waited for late, in one order."""
 
 from __future__ import annotations
 

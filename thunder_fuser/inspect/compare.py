@@ -64,7 +64,7 @@ class Comparison:
         yield _sizes("bytes of kernels", a.bytes, b.bytes)
         yield _sizes("ideal", a.bytes_ideal, b.bytes_ideal)
         yield _sizes("bytes of torch's calls", a.torch_bytes, b.torch_bytes)
-        yield _sizes("peak beside arguments", a.peak().bytes, b.peak().bytes)
+        yield _sizes("peak besides arguments", a.peak().bytes, b.peak().bytes)
         yield _sizes("saved for backward", a.saved_bytes, b.saved_bytes)
         yield (
             "expected",

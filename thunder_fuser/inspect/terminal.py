@@ -42,7 +42,7 @@ def _head(program: Program) -> Iterator[str]:
     saved = (
         f", {bytes_text(program.saved_bytes)} saved for backward" if len(program.parts) > 1 else ""
     )
-    yield f"memory beside arguments: {bytes_text(peak.bytes)} at the peak, in {where}{saved}"
+    yield f"memory besides arguments: {bytes_text(peak.bytes)} at the peak, in {where}{saved}"
     if saved and peak.saved > _SAVED * peak.bytes:
         yield "  most of it is saved: thunder.jit(..., memory_budget=0.5) keeps half at most"
     if program.kernels and program.seconds:

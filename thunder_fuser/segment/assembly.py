@@ -192,7 +192,7 @@ class PlanAssembly:
     ) -> Segment:
         """Return a segment that launches nothing: a view, or a cat written in pieces."""
         found = extract(self.fusion, (tensor,), set(sources), {})
-        # A pad of an empty tensor also reads that, beside its pieces.
+        # A pad of an empty tensor also reads that, in addition to its pieces.
         read = (v for v in map(found.whole, found.fusion.tensor_inputs) if not v.numel)
         inputs = tuple(dict.fromkeys((*sources, *read)))
         layouts = self._layouts_of(found)

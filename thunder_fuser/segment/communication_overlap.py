@@ -1,6 +1,6 @@
-"""Overlap of communication and compute: collectives run beside kernels and calls. Each starts when
-its operand is ready; the first reader of the result waits for it. Collectives on one link run one
-after the other.
+"""Overlap of communication and compute: collectives run at the same time as kernels and
+calls. Each starts when its operand is ready; the first reader of the result waits for it.
+Collectives on one link run one after the other.
 """
 
 from __future__ import annotations

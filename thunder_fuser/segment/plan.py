@@ -156,8 +156,8 @@ class Segment:
                 "written in place" if self.kind == "concat" else "views" if self.views else "empty"
             )
             return f"{self.head}: {why}, no kernel"
-        beside = self.sector_bytes - self.bytes_read
-        wasted = 4 * beside > self.bytes_read and beside >= MENTIONED_BYTES
+        unneeded = self.sector_bytes - self.bytes_read
+        wasted = 4 * unneeded > self.bytes_read and unneeded >= MENTIONED_BYTES
         sectors = f" ({self.sector_bytes:,} B of sectors)" if wasted else ""
         cost = f"{self.bytes_read:,} B read{sectors}, {self.bytes_written:,} B written"
         return f"{self.head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
@@ -245,7 +245,7 @@ class SegmentedFusion:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of partial results that blocks write to workspaces and read, beside `bytes`. They
+        """Bytes of partial results that blocks write to workspaces and read; not in `bytes`. They
         belong to the schedules, which the device's multiprocessors and caches decide; 0 without a
         device.
         """

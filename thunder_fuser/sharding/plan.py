@@ -140,7 +140,9 @@ class MeshPlan:
             return "annotated so"
         if tensor in fusion.tensor_inputs:
             readers = [e for e in fusion.exprs if tensor in e.inputs]
-            return f"nobody places it, and {readers[0].op} reads all of it" if readers else "unread"
+            return (
+                f"it has no placement, and {readers[0].op} reads all of it" if readers else "unread"
+            )
         if any(isinstance(p, Partial) for p in self.shardings.made[tensor]):
             return "every rank had a part of each element, which are summed up"
         return "computed from what every rank has"

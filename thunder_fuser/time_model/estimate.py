@@ -180,7 +180,7 @@ class _Model:
         memory = traffic.memory / self.bandwidth
         cache = traffic.cache / (self.bandwidth * _L2_RATE)
         parts = {"memory": memory, "L2": cache, **arithmetic, "latency": waiting * self._waves}
-        work = max(arithmetic.values()) * self.latency.share_beside_rows
+        work = max(arithmetic.values()) * self.latency.share_overlapped
         seconds = self._rounds(max(memory, cache), work, waiting, traffic)
         barriers = sum(r.grid_barriers * r.total for r in self.regions)
         extra = device.launch_seconds + barriers * device.grid_barrier_seconds
@@ -321,7 +321,7 @@ class _Model:
     @property
     def _parts_of_block(self) -> int:
         """Agents of a block: its warps if the busiest region has no barriers, its groups if these
-        have barriers of their own, else 1. Barriers that are rare beside that region do not count.
+        have barriers of their own, else 1. Barriers that are rarer than that region do not count.
         """
         if self.latency.copies_rows:
             return 1

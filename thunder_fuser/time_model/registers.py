@@ -83,7 +83,7 @@ def _is_fetch(s: ir.Stmt) -> bool:
 
 def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
     """Yield arrays unpacked from words that are assigned once: they need no registers of their own
-    beside the words.
+    in addition to the words.
     """
     times = Counter(array_name(s.target) for s in statements if isinstance(s, ir.Assign))
     for s in statements:

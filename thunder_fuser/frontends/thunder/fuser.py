@@ -102,7 +102,7 @@ class _Planned(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that the forward saves for the backward, beside its arguments and results."""
+        """Bytes that the forward saves for the backward, besides its arguments and results."""
         regions = self.rematerialize(self.partition)
         return saved_bytes(self.rematerialize.graph, self.partition, regions)
 

@@ -8,7 +8,7 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *Calls whose operands or arguments Thunder takes in another way* (`as_in_torch.py`).
 
-*Numbers beside tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
+*Numbers as operands of tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
 
 *Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
 

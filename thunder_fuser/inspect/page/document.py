@@ -59,7 +59,7 @@ def body(program: Program) -> str:
 
 
 def styled(html: str) -> str:
-    """Wrap a part of the page with its style sheet, for display by itself."""
+    """Wrap a part of the page with its style sheet, for display alone."""
     style = f"<style>{_resource('draw/picture.css')}</style>"
     return f'{style}<div class="thunder-fuser"><div class="wide">{html}</div></div>'
 
@@ -76,7 +76,7 @@ def _facts(program: Program) -> str:
         (f"{program.calls:,}", "calls of torch"),
         (bytes_text(program.bytes), f"moved by kernels (ideal {bytes_text(program.bytes_ideal)})"),
         (bytes_text(program.torch_bytes), "moved by torch's calls, at least"),
-        (bytes_text(peak.bytes), "in memory at the peak, beside arguments"),
+        (bytes_text(peak.bytes), "in memory at the peak, besides arguments"),
     ]
     if program.collectives:
         facts.append((f"{program.collectives:,}", "collectives between devices"))

@@ -49,7 +49,7 @@ class Group:
 
     level    greater than the levels of all groups whose outputs it reads
     outputs  tensors that it writes: anchors that must be stored, and reads of other groups
-    reads    boundary tensors that it loads, beside inputs and results of cuts and calls
+    reads    boundary tensors that it loads, besides inputs and results of cuts and calls
     """
 
     anchors: Anchors

@@ -53,7 +53,7 @@ class Recomputed:
 class Traded:
     """Effect of a memory budget.
 
-    budget      bytes that the forward may save for the backward, beside arguments and results
+    budget      bytes that the forward may save for the backward, besides arguments and results
     saved       bytes that it saves
     unbudgeted  bytes that it would save without a budget
     recomputed  calls that the backward recomputes for that, dearest first

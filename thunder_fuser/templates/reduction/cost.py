@@ -77,7 +77,7 @@ def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
 
 def _host_seconds(mapped: MappedRows, device: DeviceInfo) -> float:
     """Bytes moved over the bandwidth that the cores reach together. Re-reads hit the cache, and a
-    core prefetches by itself.
+    core prefetches in hardware.
     """
     least = _JUMP if mapped.lane_axis == "rows" else 0
     vectors = (

@@ -1,4 +1,4 @@
-"""Running error analysis: a fusion in float64 and, beside every value, a bound on the deviation of
+"""Running error analysis: a fusion in float64 and, for every value, a bound on the deviation of
 a computation in the fusion's own dtypes.
 
 Each operation is evaluated again with its operands moved by their bounds, which gives the

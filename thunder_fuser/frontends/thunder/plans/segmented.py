@@ -132,7 +132,7 @@ class SegmentedTrace:
     steps           in execution order: fusions, and torch calls between them
     held            peak bytes in memory during each step, including arguments
     argument_bytes  bytes of the trace's arguments; for a backward including saved tensors
-    saved_bytes     for a forward, bytes saved for backward beside arguments and results
+    saved_bytes     for a forward, bytes saved for backward besides arguments and results
     boundaries      tensors that one step writes and others read; steps by position
     traded          effect of the memory budget, if there was one
     """

@@ -240,7 +240,7 @@ class RowLoops(ColumnLoops):
     def _rows_of_portion(
         self, share: int, portion: ir.Expr | None = None
     ) -> tuple[ir.Expr, ir.Expr]:
-        """Return the first row of a portion (default: the one at hand), of `share` rows at a time,
+        """Return the first row of a portion (default: the current one), of `share` rows at a time,
         and the end of its row group.
         """
         mapping, rows = self._schedule.mapping, self._schedule.rows

@@ -67,7 +67,7 @@ class RowCache:
         return self.passes[access] if access in self.reread else 1
 
     def sharing(self, accesses: Collection[int], *, from_registers: bool) -> RowCache:
-        """Return the cache with accesses in shared memory, in place of registers or beside them."""
+        """Return the cache with accesses in shared memory, not in registers or in both."""
         if not accesses:
             return self
         registers, reread = (
@@ -96,7 +96,7 @@ class BlockBudget:
     """Registers and shared memory of a block for a row cache.
 
     accumulators  32-bit registers of a thread for accumulators
-    registers     32-bit registers of a thread beside these
+    registers     32-bit registers of a thread besides these
     shared_bytes  free shared memory of the block; None: no room for a row in it
     """
 
@@ -109,7 +109,7 @@ class _Capacity(NamedTuple):
     """Bytes that a part of a row may take.
 
     registers  in registers of a thread, for its part of the row
-    in_flight  in registers of a thread, for that and the loads that a pass has in flight beside it
+    in_flight  in registers of a thread, for that and the loads that a pass has in flight with it
     shared     in shared memory of the block; None: no row fits
     """
 
@@ -145,7 +145,7 @@ def choose_row_cache(
 def _all_in_registers(
     mapped: MappedRows, columns: Sequence[int], near: Collection[int]
 ) -> RowCache:
-    """Keep a row in registers, but for what is near and that only the last pass reads."""
+    """Keep a row in registers, except for what is near and that only the last pass reads."""
     before = passes_that_read(mapped.accesses, mapped.passes[:-1])
     last = tuple(sorted(k for k in near if not before[k]))
     rest = tuple(k for k in sorted(columns) if k not in last)

@@ -79,8 +79,8 @@ def _by_compiler(
 
 
 def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
-    """Return the steps of a pass before grid reductions whose loads registers have room for, beside
-    column accumulators. The last pass is fully unrolled: each step has accumulators of its own.
+    """Return the steps of a pass before grid reductions whose loads fit in registers with column
+    accumulators. The last pass is fully unrolled: each step has accumulators of its own.
     """
     if not schedule.is_before_totals(number):
         return 1
@@ -161,7 +161,7 @@ def _most_together(
 
 
 def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    """Return registers of a thread of an outer reduction, beside accumulators of a reduction for
+    """Return registers of a thread of an outer reduction, besides accumulators of a reduction for
     each lane, whole and partial, and results of the others.
     """
     words = max(fold.accumulator_bytes // WORD for fold in schedule.reductions.of_rows)
