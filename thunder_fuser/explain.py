@@ -344,7 +344,7 @@ def _costs(reports: Sequence[FusionReport]) -> str:
     if seconds and len(devices) == 1:
         copies = sum(p.copy_fraction * p.seconds for p in plans)
         speed = f"{copies / seconds:.0%} of a copy's speed"
-        text += f", {1e6 * seconds:.1f} us expected on {devices.pop()}, {speed}"
+        text += f", estimated {1e6 * seconds:.1f} us on {devices.pop()}, {speed}"
     return text
 
 

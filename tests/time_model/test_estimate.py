@@ -181,7 +181,7 @@ def test_every_template_estimates() -> None:
 def test_a_plan_takes_what_its_kernels_take() -> None:
     plan = CompiledFusion(row_kernel(4096).build()).plan()
     assert plan.seconds == sum(s.seconds for s in plan.segments) > 0
-    assert f"{1e6 * plan.seconds:.1f} us expected on NVIDIA H200" in plan.listing(times=True)
+    assert f"estimated {1e6 * plan.seconds:.1f} us on NVIDIA H200" in plan.listing(times=True)
     assert "us" not in str(plan).split()
     # What is planned without the road to launches is estimated as well.
     again = estimated(partition(row_kernel(4096).build()), H200)

@@ -1,4 +1,4 @@
-"""Assembly of a plan: kernels that `search.py` decides on, calls of torch, views and cats become
+"""Assembly of a plan: kernels that `search.py` decides on, torch calls, views and cats become
 segments in execution order, with the placement of their tensors.
 
 Results that are views of memory that exists anyway are segments that launch nothing, and so is a
@@ -77,7 +77,7 @@ class PlanAssembly:
         order_boundaries(self.graph, self.groups, self._unseen())
 
     def _unseen(self) -> list[TensorView]:
-        """Return boundary tensors whose memory no result, view, slice or call of torch shares."""
+        """Return boundary tensors whose memory no result, view, slice or torch call shares."""
         if self.fusion.updates:
             return []
         place = self.placement
@@ -138,7 +138,7 @@ class PlanAssembly:
         )
 
     def _segments(self) -> list[Segment]:
-        """Return kernels, calls of torch, cats and views as segments, in execution order."""
+        """Return kernels, torch calls, cats and views as segments, in execution order."""
         segments: list[Segment] = []
         touching: dict[TensorView, list[tuple[int, Group]]] = {}
         groups = _by_level((g.level, g) for g in self.groups)
@@ -199,7 +199,7 @@ class PlanAssembly:
         return Segment(index, kind, inputs, (tensor,), (), found.fusion, found.values, layouts)
 
     def _called(self, expr: OpaqueOp, index: int) -> Segment:
-        """Return the segment of a call of torch."""
+        """Return the segment of a torch call."""
         results = [e for e in self.graph.calls.values() if e.call == expr.call]
         outputs = tuple(e.output for e in results)
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, expr.inputs)))
@@ -331,7 +331,7 @@ class PlanAssembly:
 
 
 def _firsts(calls: Iterable[OpaqueOp]) -> Iterable[OpaqueOp]:
-    """Return the expression of the first result of each call of torch."""
+    """Return the expression of the first result of each torch call."""
     found: dict[int, OpaqueOp] = {}
     for expr in calls:
         found.setdefault(expr.call, expr)

@@ -44,7 +44,7 @@ class Volume:
 class MeshPlan:
     """Shardings, and the plan of rank 0. Plans of other ranks differ in offsets only.
 
-    plan   kernels and calls of torch, collectives included, with their bytes
+    plan   kernels and torch calls, collectives included, with their bytes
     name   part of the program: "forward", "backward"
     names  of tensors, as far as the program has names
     """
@@ -100,7 +100,7 @@ class MeshPlan:
 
     @property
     def work_seconds(self) -> float:
-        """Seconds of all kernels and calls of torch, without collectives."""
+        """Seconds of all kernels and torch calls, without collectives."""
         return self.plan.seconds - self.link_seconds
 
     @property

@@ -16,7 +16,7 @@ from thunder_fuser.time_model.estimate import Estimate
 
 
 def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
-    """Estimate the time of a segment's kernel, or of its call of torch, on `device`. Its copy time
+    """Estimate the time of a segment's kernel, or of its torch call, on `device`. Its copy time
     is that of the plan's bytes.
     """
     if segment.kind == "opaque":

@@ -98,7 +98,7 @@ class Estimate:
         if 10 * self.bytes_again > self.cache_bytes:
             text += f"; {round(self.bytes_again):,} B read again"
         if 2 * self.wanted_bytes < self.sector_bytes:
-            text += f"; {round(self.sector_bytes):,} B of sectors asked for"
+            text += f"; {round(self.sector_bytes):,} B of sectors requested"
         if self.workspace_bytes:
             text += f"; {self.workspace_bytes:,} B through a workspace"
         return text

@@ -285,7 +285,7 @@ class AnchorGraph:
         return Dependencies(0, union(1 << self.number[p] for p in parts if p in self.number))
 
     def _call(self, expr: OpaqueOp, output: TensorView, bases: set[TensorView]) -> None:
-        """Store the operands and the result of a call of torch; readers run in later kernels."""
+        """Store the operands and the result of a torch call; readers run in later kernels."""
         reach = Dependencies(sources=frozenset({output}))
         for operand in expr.inputs:
             self._settle(operand, bases)
