@@ -101,7 +101,10 @@ def refusals_table() -> str:
 
 
 def errors_table() -> str:
-    lines = ["| error | base classes | raised when | remedy | example |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| error | base classes | raised when | remedy | example |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in ERRORS:
         others = ", ".join(f"`{b.__name__}`" for b in row.error.__bases__)
         doc = " ".join((row.error.__doc__ or "").partition("\n\n")[0].split())

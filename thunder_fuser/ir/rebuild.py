@@ -126,13 +126,8 @@ class Rebuild:
     def _copy(self, expr: Expr) -> Val:
         b = self.builder
         vals = tuple(self[v] for v in expr.inputs)
-        # Fast path: passes copy most expressions many times, without a change to infer again.
-        if self.extent is _keep and all(map(_has_form_of, vals, expr.inputs)):
-            match expr:
-                case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
-                    return b.repeat(expr, vals)
-                case ViewOp() | CopyOp() | CutOp() | PadOp() | OpaqueOp():
-                    return b.repeat(expr, vals)
+        if self._is_unchanged(expr, vals):
+            return b.repeat(expr, vals)
         match expr:
             case PointwiseOp():
                 if isinstance(expr.output, Scalar):
@@ -169,6 +164,16 @@ class Rebuild:
                 attributes = dict(expr.attributes)
                 call = OpaqueCall(expr.op, operands, attributes, expr.call)
                 return b.result_of(call, expr.result)
+
+    def _is_unchanged(self, expr: Expr, vals: Sequence[Val]) -> bool:
+        """True if types and sizes need not be inferred again: passes copy most expressions many
+        times, with operands that have the form of the old ones.
+        """
+        if self.extent is not _keep or not all(map(_has_form_of, vals, expr.inputs)):
+            return False
+        if isinstance(expr, PointwiseOp):
+            return isinstance(expr.output, TensorView)
+        return isinstance(expr, MoveOp | OpaqueOp | ReductionOp | ScanOp)
 
     def _copy_move(self, expr: MoveOp) -> Val:
         x = self.tensor(expr.input)
