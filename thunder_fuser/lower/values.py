@@ -33,7 +33,6 @@ Exact = frozenset[DataType]
 """Reduced-precision floats that represent a value exactly."""
 
 _NARROW = (DataType.BFloat16, DataType.Half)
-_DIVISIONS = ("div", "truediv")
 
 
 def register_dtype(dtype: DataType) -> DataType:
@@ -129,7 +128,7 @@ def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
     """
     if node.op == "pow":
         return _power(node, dividend)
-    if node.op not in _DIVISIONS or node.operand_dtypes[1] is not DataType.Float:
+    if node.op not in pointwise.QUOTIENTS or node.operand_dtypes[1] is not DataType.Float:
         return None
     divisor = node.operands[1]
     if not isinstance(divisor, Literal):

@@ -131,11 +131,10 @@ _HALVES = (DataType.Half, DataType.BFloat16)
 
 def _claim(op: str) -> Claim:
     refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
-    build = _pow if op == "pow" else partial(_compare if op in _COMPARISONS else _build, op)
+    build = (
+        _pow if op == "pow" else partial(_compare if op in pointwise.COMPARISONS else _build, op)
+    )
     return Claim(Role.COMPUTE, refuse, build, pointwise.lookup(op).cost)
-
-
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 # Thunder's prims and the rows of the op table have the same names.
