@@ -7,7 +7,7 @@ cat whose pieces kernels have written into its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
@@ -21,7 +21,6 @@ from thunder_fuser.ir.extract import Extract, extract
 from thunder_fuser.ir.fusion import Expr, OpaqueOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.segment.anchors.anchors import Anchors
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.communication_overlap import awaited
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
@@ -29,17 +28,15 @@ from thunder_fuser.segment.layouts.boundary_layouts import order_boundaries
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.order import in_program_order
 from thunder_fuser.segment.partition.cost import Cost
+from thunder_fuser.segment.partition.search import search
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute.recompute import Group, computed_and_loaded, grouped
 
 _T = TypeVar("_T")
 
-MAX_TOLD = 8
+MAX_REFUSALS = 8
 """Most earlier kernels per segment for which it records why it is not fused with them."""
-
-Divide = Callable[[Cost], Sequence[Anchors]]
-"""Partition of the anchors into legal kernels, in an executable order."""
 
 
 class PlanAssembly:
@@ -48,15 +45,15 @@ class PlanAssembly:
     level  of each tensor: that of its kernel, or of its last piece's; -1 for inputs
     """
 
-    def __init__(self, graph: AnchorGraph, divide: Divide) -> None:
+    def __init__(self, graph: AnchorGraph) -> None:
         self.graph = graph
         self.fusion = graph.fusion
         self.cost = Cost(graph, Legality(graph))
-        self.groups = grouped(graph, self.cost.legality, divide(self.cost))
+        self.groups = grouped(graph, self.cost.legality, search(self.cost))
         self.level = dict.fromkeys(self.fusion.tensor_inputs, -1)
         self.placement = graph.placement
         self.layouts = self.placement.layouts
-        self._see_what_is_stored()
+        self._add_views_of_stored()
         for group in self.groups:
             for tensor in group.outputs:
                 self.layouts.setdefault(tensor, self.graph.layout_of(tensor))
@@ -86,7 +83,7 @@ class PlanAssembly:
         shown.update(place.of(SliceOf))
         return [t for g in self.groups for t in g.outputs if t not in shown]
 
-    def _see_what_is_stored(self) -> None:
+    def _add_views_of_stored(self) -> None:
         """Make results views where their source is stored for other kernels anyway."""
         graph = self.graph
         read = {t for g in self.groups for t in g.reads}
@@ -106,7 +103,7 @@ class PlanAssembly:
                     if view is not None:
                         group.outputs.remove(tensor)
                         self.layouts[source] = dense[source]
-                        graph.see(tensor, view)
+                        graph.add_view(tensor, view)
         self.groups = [group for group in self.groups if group.outputs]
 
     def plan(self) -> SegmentedFusion:
@@ -287,8 +284,8 @@ class PlanAssembly:
         touching: Mapping[TensorView, list[tuple[int, Group]]],
     ) -> tuple[Refusal, ...]:
         """Return why a kernel is not fused with the last kernels that touch its inputs."""
-        found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_TOLD:]}
-        near = [found[k] for k in sorted(found)[-MAX_TOLD:]]
+        found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_REFUSALS:]}
+        near = [found[k] for k in sorted(found)[-MAX_REFUSALS:]]
         whys = (self.cost.refusal(group.anchors, g.anchors) for g in near)
         return tuple(dict.fromkeys(why for why in whys if why is not None))
 
@@ -303,8 +300,8 @@ class PlanAssembly:
             for read in map(owner, expr.inputs):
                 why.setdefault(read, str(reasons[read]) if read in reasons else "torch reads it")
         for group in self.groups:
-            for tensor, offer in group.reads.items():
-                apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)
+            for tensor, candidate in group.reads.items():
+                apart = candidate.reason or self.cost.apart(group.anchors, candidate.writer.anchors)
                 why.setdefault(tensor, apart)
         readers_of: dict[TensorView, list[int]] = {}
         for s in segments:

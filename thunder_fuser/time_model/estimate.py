@@ -104,19 +104,9 @@ class Estimate:
         return text
 
 
-def estimate_kernel(
-    kernel: ir.KernelIR,
-    device: DeviceInfo,
-    registers: int | None = None,
-    ideal_bytes: int | None = None,
-) -> Estimate:
-    """Estimate a kernel on a device. `registers`: per thread, if the compiler's count is known;
-    `ideal_bytes`: the least bytes to move, if the plan knows them.
-    """
-    found = _Model(kernel, device, registers).estimate()
-    if ideal_bytes is None:
-        return found
-    return replace(found, copy_seconds=ideal_bytes / device.copy_bandwidth)
+def estimate_kernel(kernel: ir.KernelIR, device: DeviceInfo) -> Estimate:
+    """Estimate the time of a kernel on a device."""
+    return _Model(kernel, device).estimate()
 
 
 class _Need(NamedTuple):
@@ -150,15 +140,15 @@ class _Turn(NamedTuple):
 
 
 class _Model:
-    def __init__(self, kernel: ir.KernelIR, device: DeviceInfo, registers: int | None) -> None:
+    def __init__(self, kernel: ir.KernelIR, device: DeviceInfo) -> None:
         self.kernel, self.device = kernel, device
         self.regions = instruction_regions(kernel, _arch(device))
         self.warps = -(-kernel.threads // WARP_SIZE)
         self.clock = device.clock_rate * SUSTAINED
         self.sms = device.sms_of_clusters(kernel.cluster)
         self.busy = min(kernel.blocks, self.sms)
-        wanted = registers_of(kernel, device) if registers is None else registers
-        room = resident_blocks(device, kernel.threads, wanted, kernel.shared_bytes)
+        registers = registers_of(kernel, device)
+        room = resident_blocks(device, kernel.threads, registers, kernel.shared_bytes)
         each = -(-kernel.blocks // self.sms)
         self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
         self.bandwidth = device.copy_bandwidth

@@ -193,7 +193,7 @@ class AnchorGraph:
                 self._settle(seen, bases)
                 view = self.view_of(tensor, bases, self.layouts)
         if view is not None:
-            self.see(tensor, view)
+            self.add_view(tensor, view)
         else:
             # Pieces come before the joined tensor, which needs no kernel then.
             if not is_joined:
@@ -214,7 +214,7 @@ class AnchorGraph:
         source = self._input_number.get(view.base)
         return view if expected.is_at(view.sizes, view.strides, source) else None
 
-    def see(self, tensor: TensorView, view: View) -> None:
+    def add_view(self, tensor: TensorView, view: View) -> None:
         """Place a result in the memory of another tensor, as a view."""
         base = self.layouts[view.base].alignment
         layout = aligned_layout(view, tensor.dtype.itemsize, base)
