@@ -126,8 +126,8 @@ class Rebuild:
     def _copy(self, expr: Expr) -> Val:
         b = self.builder
         vals = tuple(self[v] for v in expr.inputs)
-        if self._is_unchanged(expr, vals):
-            return b.repeat(expr, vals)
+        if (same := self._repeated(expr, vals)) is not None:
+            return same
         match expr:
             case PointwiseOp():
                 if isinstance(expr.output, Scalar):
@@ -165,15 +165,18 @@ class Rebuild:
                 call = OpaqueCall(expr.op, operands, attributes, expr.call)
                 return b.result_of(call, expr.result)
 
-    def _is_unchanged(self, expr: Expr, vals: Sequence[Val]) -> bool:
-        """True if types and sizes need not be inferred again: passes copy most expressions many
-        times, with operands that have the form of the old ones.
+    def _repeated(self, expr: Expr, vals: Sequence[Val]) -> Val | None:
+        """Copy an expression without inference, if its operands have the form of the old ones;
+        passes copy most expressions many times. None if types and sizes must be inferred again.
         """
         if self.extent is not _keep or not all(map(_has_form_of, vals, expr.inputs)):
-            return False
-        if isinstance(expr, PointwiseOp):
-            return isinstance(expr.output, TensorView)
-        return isinstance(expr, MoveOp | OpaqueOp | ReductionOp | ScanOp)
+            return None
+        match expr:
+            case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
+                return self.builder.repeat(expr, vals)
+            case ViewOp() | CopyOp() | CutOp() | PadOp() | OpaqueOp():
+                return self.builder.repeat(expr, vals)
+        return None
 
     def _copy_move(self, expr: MoveOp) -> Val:
         x = self.tensor(expr.input)
