@@ -165,7 +165,7 @@ class Rebuild:
                 call = OpaqueCall(expr.op, operands, attributes, expr.call)
                 return b.result_of(call, expr.result)
 
-    def _repeated(self, expr: Expr, vals: Sequence[Val]) -> Val | None:
+    def _repeated(self, expr: Expr, vals: tuple[Val, ...]) -> Val | None:
         """Copy an expression without inference, if its operands have the form of the old ones;
         passes copy most expressions many times. None if types and sizes must be inferred again.
         """
