@@ -72,6 +72,9 @@ class PlanAssembly:
             read = expr.inputs if expr is not None else (self.placement.written(tensor),)
             self.level[tensor] = max((self.level[t] for t in read), default=-1)
         order_boundaries(self.graph, self.groups, self._unseen())
+        stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
+        self._stored = frozenset(stored)
+        self._in_place = self._updates_in_place()
 
     def _unseen(self) -> list[TensorView]:
         """Return boundary tensors whose memory no result, view, slice or torch call shares."""
@@ -107,20 +110,9 @@ class PlanAssembly:
         self.groups = [group for group in self.groups if group.outputs]
 
     def plan(self) -> SegmentedFusion:
-        stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
-        self._stored = frozenset(stored)
-        graph = self.graph
-        self.in_place = updates_in_place(
-            self.fusion,
-            self.placement,
-            [
-                Writer(tuple(g.outputs), g.loads(graph), g.kernel.kind != "pointwise")
-                for g in self.groups
-            ],
-            [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
-        )
+        """Return the plan."""
         with conditions() as assumed:
-            made, device = self._segments(), graph.prices.device
+            made, device = self._segments(), self.graph.prices.device
             segments = awaited(
                 in_program_order(made, self.fusion, self.placement, device), self.placement
             )
@@ -132,6 +124,19 @@ class PlanAssembly:
             self._placed(segments),
             ideal,
             conditions=without_implied(assumed),
+        )
+
+    def _updates_in_place(self) -> Mapping[TensorView, TensorView]:
+        """Return the updates that kernels write into the inputs: output -> input."""
+        graph = self.graph
+        return updates_in_place(
+            self.fusion,
+            self.placement,
+            [
+                Writer(tuple(g.outputs), g.loads(graph), g.kernel.kind != "pointwise")
+                for g in self.groups
+            ],
+            [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
         )
 
     def _segments(self) -> list[Segment]:
@@ -247,7 +252,7 @@ class PlanAssembly:
             self.fusion,
             outputs,
             self._ends(group, inputs),
-            self.in_place,
+            self._in_place,
             [fold.output for fold in group.kernel.folds],
         )
         return Segment(
