@@ -111,11 +111,9 @@ def _steps(program: Program, room: int) -> Iterator[str]:
 
 
 def _costs(program: Program) -> str:
-    kernels, calls = counted(program.kernels, "kernel"), counted(program.calls, "call")
+    kernels, calls = counted(program.kernels, "kernel"), counted(program.calls, "torch call")
     moved, ideal = bytes_text(program.bytes), bytes_text(program.bytes_ideal)
-    told = (
-        f"{kernels} ({moved}, ideal {ideal}), {calls} of torch ({bytes_text(program.torch_bytes)})"
-    )
+    told = f"{kernels} ({moved}, ideal {ideal}), {calls} ({bytes_text(program.torch_bytes)})"
     talk = counted(program.collectives, "collective")
     return f"{told}, {talk}" if program.collectives else told
 

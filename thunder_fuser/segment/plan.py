@@ -294,7 +294,7 @@ class SegmentedFusion:
         """Return a line for each segment and boundary. `times`: with estimated times, which change
         as kernels do.
         """
-        calls = f" and {counted(self.calls, 'call')} of torch" if self.calls else ""
+        calls = f" and {counted(self.calls, 'torch call')}" if self.calls else ""
         head = (
             f"plan: {counted(self.kernels, 'kernel')}{calls}, {self.bytes:,} B moved "
             f"(ideal {self.bytes_ideal:,} B), "

@@ -158,8 +158,8 @@ class MeshPlan:
         head += f"mesh {self.shardings.mesh} ({devices}); each rank holds {self.held:,} B of inputs"
         rows = [
             f"{head} and outputs, sends {self.sent:,} B",
-            f"  {counted(self.plan.kernels, 'kernel')} and {counted(self._others, 'call')} of "
-            f"torch, {1e6 * self.work_seconds:,.1f} us; collectives {1e6 * self.link_seconds:,.1f}"
+            f"  {counted(self.plan.kernels, 'kernel')} and {counted(self._others, 'torch call')}, "
+            f"{1e6 * self.work_seconds:,.1f} us; collectives {1e6 * self.link_seconds:,.1f}"
             f" us; together, as far as they can overlap, {1e6 * self.seconds:,.1f} us",
             *(f"  {volume}" for volume in self.volumes),
         ]

@@ -190,10 +190,10 @@ class SegmentedTrace:
         return max((self.argument_bytes, *self.held))
 
     def __str__(self) -> str:
-        calls = counted(len(self.calls), "call")
+        calls = counted(len(self.calls), "torch call")
         saved = f", {self.saved_bytes:,} B saved for backward" if self.saved_bytes else ""
         head = (
-            f"{self.name}: {counted(self.kernels, 'kernel')} and {calls} of torch, {self.bytes:,} B"
+            f"{self.name}: {counted(self.kernels, 'kernel')} and {calls}, {self.bytes:,} B"
             f" moved, {self.flops:,} FLOPs, peak {self.peak_bytes:,} B{saved}"
         )
         rows = [head, *([f"  {self.traded}"] if self.traded is not None else ())]
