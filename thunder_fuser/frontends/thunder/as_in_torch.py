@@ -3,7 +3,7 @@
 *Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
 with a number, `logsumexp` of integers.
 
-*Quotients, remainders and terms of tensors and numbers* (`numbers.py`).
+*Quotients, remainders and terms beside numbers* (`numbers.py`).
 
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are.
 

@@ -1,7 +1,7 @@
-"""Numbers as operands of tensors, as torch takes them.
+"""Numbers beside tensors, as torch takes them.
 
 *Quotients and remainders.* torch's operator for `number / x` runs another kernel than its function;
-with 16-bit floats it rounds a number to their dtype; and a number that is 0 in the dtype that it
+beside 16-bit floats it rounds a number to their dtype; and a number that is 0 in the dtype that it
 computes in need not be 0 in Python's.
 
 *Numbers that do not fit.* What torch keeps as an element, or computes with in the elements' dtype,
@@ -34,7 +34,7 @@ _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 def number_divided(x: TensorProxy, number: Any) -> TensorProxy:
     """`number / x`, which torch's operator computes as a product with the reciprocal. For real
-    numbers that is the quotient except for its rounding; a complex product mixes real and imaginary
+    numbers that is the quotient but for its rounding; a complex product mixes real and imaginary
     parts.
     """
     if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
@@ -72,7 +72,7 @@ def divided(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) 
 
 
 def _as_computed(number: Any, x: Any) -> Any:
-    """Round a float operand of a tensor to the precision that torch computes in."""
+    """Round a float beside a tensor to the precision that torch computes in."""
     if type(number) is not float or not isinstance(x, TensorProxy):
         return number
     stored = dtypes.to_torch_dtype(x.dtype)
@@ -102,7 +102,7 @@ class _Numbers:
     places    position of each; None for one that only has a name
     computes  16-bit floats are computed in fp32, and so is the number: on every device, or on all
               but CPUs
-    promotes  a float with integers makes the result a float
+    promotes  a float beside integers makes the result a float
     tensors   first and last position, exclusive, of the tensors whose dtype counts
     """
 
@@ -134,7 +134,7 @@ class _Numbers:
             common = torch.get_default_dtype() if self.promotes else common
         if self.computes[not on_cpu] and common in (torch.float16, torch.bfloat16):
             common = torch.float32
-        # torch itself knows what fits; `fill_` would round a number with 16-bit floats.
+        # torch itself knows what fits; `fill_` would round a number beside 16-bit floats.
         one = torch.zeros(1, dtype=common, device="cpu")
         one.masked_fill_(torch.ones(1, dtype=torch.bool, device="cpu"), number)
 
