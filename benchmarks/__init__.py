@@ -1,1 +1,1 @@
-"""What thunder_fuser costs, measured beside its peers: `python -m benchmarks --help`."""
+"""What thunder_fuser costs, measured against its peers: `python -m benchmarks --help`."""

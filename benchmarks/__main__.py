@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--filter", default="", help="only workloads whose name contains this")
     add("--section", nargs="+", choices=SECTIONS, default=SECTIONS, help="only these tables")
     add("--device", choices=("cpu", "cuda", "all"), default="all")
-    add("--peers", nargs="*", choices=PEERS, default=PEERS, help="whom to run beside us")
+    add("--peers", nargs="*", choices=PEERS, default=PEERS, help="peers to measure too")
     add("--small", action="store_true", help="tiny tensors: tries the harness out")
     add("--threads", type=int, help="that everyone may use on a CPU; default: torch's number")
     add("--seconds", type=float, default=3.0, help="of timing, for each row")

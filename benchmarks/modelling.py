@@ -40,7 +40,7 @@ _NOTE = (
     "once more, from L2 or from memory.  Sectors: whole sectors of all accesses, "
     "each time that they are asked for, from L2 or from memory.  Blocks: resident on a "
     "multiprocessor.  Of copy: of the bandwidth that a copy reaches, launch included.  Of a copy: "
-    "the time of a kernel that copies as many bytes, its launch included, beside the kernel's."
+    "the time of a kernel that copies as many bytes, its launch included, relative to the kernel's."
 )
 
 

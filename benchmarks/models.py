@@ -38,7 +38,7 @@ _COLUMNS = (
 _NOTE = (
     "Planned, not measured: models of tests/zoo/models.py in bfloat16 through "
     "`thunder.jit(model, executors=[thunder_fuser.executor])` on fake CUDA tensors.  MB: what our "
-    "kernels move, beside the ideal of their fusions.  Torch's: what other calls move that are "
+    "kernels move, and the ideal of their fusions.  Torch's: what other calls move that are "
     "neither matrix products, attention nor convolutions, every operand and result once; views "
     "move nothing, and a reshape of what attention gives is one, as its kernels leave "
     "[batch, time, heads, size] in memory.  Our share: of the bytes of both."

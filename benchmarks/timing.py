@@ -1,4 +1,4 @@
-"""How long calls take, beside each other: rounds of one run each, so that noise hits all alike.
+"""Times of calls, compared: rounds of one run each, so that noise affects all alike.
 
 On the host a call's time is the wall time of all its threads, or the CPU time of its only one.  On
 a GPU it is the time between two events, with a cold L2, while the host runs ahead: kernels, not

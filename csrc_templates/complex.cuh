@@ -226,7 +226,7 @@ TF_COMPLEX complex<T> tanh(complex<T> z) {
   const T scale = T(1) / (T(1) + h * h * t * t);
   return {h * (T(1) + t * t) * scale, t * scale * slope * slope};
 }
-// True if 1 is negligible beside z in the inverse functions, which are then logarithms of 2 z.
+// True if 1 is negligible compared to z in the inverse functions, which are then logarithms of 2 z.
 TF_COMPLEX bool is_far(complex<T> z) {
   const T bound = sizeof(T) == 4 ? T(1e9) : T(1e18);
   return (abs(z.re) > bound) | (abs(z.im) > bound);

@@ -93,7 +93,7 @@ def options_table() -> str:
 
 
 def refusals_table() -> str:
-    lines = ["| code | what it says | what to do | example |", "| --- | --- | --- | --- |"]
+    lines = ["| code | meaning | remedy | example |", "| --- | --- | --- | --- |"]
     lines += [
         f"| `{row.code}` | {row.meaning} | {row.remedy} | {_shown(row.example)} |" for row in CODES
     ]
@@ -101,7 +101,10 @@ def refusals_table() -> str:
 
 
 def errors_table() -> str:
-    lines = ["| error | also a | when | what to do | example |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| error | base classes | raised when | remedy | example |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in ERRORS:
         others = ", ".join(f"`{b.__name__}`" for b in row.error.__bases__)
         doc = " ".join((row.error.__doc__ or "").partition("\n\n")[0].split())

@@ -71,7 +71,7 @@ def test_a_module_and_its_gradients(explain: Explain) -> None:
     assert text.startswith("MLP: ")
     (forward,), (backward,) = lines_of(text, "forward: "), lines_of(text, "backward: ")
     assert "3 fusions, 3 kernels" in forward
-    assert "B saved for it, beside inputs and results" in backward
+    assert "B saved for it, besides inputs and results" in backward
     # Names are those of the traces.
     assert "segment 0 (reduction): (x, t_norm_weight) -> (" in text
     assert "  2 x [unclaimed] linear: " in text
@@ -275,7 +275,7 @@ def test_a_screen_for_each_function(explain: Explain) -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     heads = [line.partition(":")[0] for line in lines if line[0] != " "]
-    parts = ["memory beside arguments", "most bytes"]
+    parts = ["memory besides arguments", "most bytes"]
     assert [h for h in heads if h not in ("kernels", "left to torch")] == [
         *("MLP", *parts, "forward", "backward"),
         *("sin", *parts, "program"),

@@ -1,4 +1,4 @@
-"""Whole models, forward and backward: numbers beside float64, and what is left to torch."""
+"""Whole models, forward and backward: numbers against float64, and what is left to torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random fusions with calls of torch in them, planned and run: every element within its bound.
+"""Random fusions with torch calls in them, planned and run: every element within its bound.
 
 Kernels go before, between and behind the calls, some of which share what they read. No kernel
 encloses a call: what a call waits for is there before, and what waits for it comes later.

@@ -1,4 +1,4 @@
-"""Random stencils: one tensor read at several offsets, in short rows, beside float64.
+"""Random stencils: one tensor read at several offsets, in short rows, against float64.
 
 Every other batch is scheduled for an H200. A part runs between guard pages.
 """

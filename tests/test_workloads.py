@@ -1,4 +1,4 @@
-"""Workloads run from their definitions, beside torch: no further from float64 than torch is."""
+"""Workloads run from their definitions, against torch: no further from float64 than torch is."""
 
 from __future__ import annotations
 

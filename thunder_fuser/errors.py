@@ -106,9 +106,7 @@ class ResourceError(TargetError):
 
 
 class InternalError(FuserError):
-    """A bug in thunder_fuser.  `repro` is a script, or the path of one, that shows it, or ""."""
+    """A bug in thunder_fuser. Where torch runs instead, a warning names a script that shows it."""
 
-    def __init__(self, message: str, *, repro: str = "") -> None:
-        where = f"\nTo reproduce: {repro}" if repro else ""
-        super().__init__(f"{message}\nThis is a bug in thunder_fuser, not in your program.{where}")
-        self.repro = repro
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}\nThis is a bug in thunder_fuser, not in your program.")

@@ -329,7 +329,7 @@ def _lines(name: str, compiled: Callable[..., Any]) -> Iterator[str]:
     halves = [r for r in found if r.name in names], [r for r in found if r.name not in names]
     for half, reports in zip(("forward", "backward"), halves, strict=True):
         if backward is not None:
-            kept = f", {saved_for_backward(compiled):,} B saved for it, beside inputs and results"
+            kept = f", {saved_for_backward(compiled):,} B saved for it, besides inputs and results"
             yield f"{half}: {_costs(reports)}{kept if half == 'backward' else ''}"
         for fusion in reports:
             yield textwrap.indent(str(fusion), "  ").removeprefix("  ")
@@ -351,7 +351,7 @@ def _costs(reports: Sequence[FusionReport]) -> str:
     if seconds and len(devices) == 1:
         copies = sum(p.copy_fraction * p.seconds for p in plans)
         speed = f"{copies / seconds:.0%} of a copy's speed"
-        text += f", {1e6 * seconds:.1f} us expected on {devices.pop()}, {speed}"
+        text += f", estimated {1e6 * seconds:.1f} us on {devices.pop()}, {speed}"
     return text
 
 

@@ -374,7 +374,7 @@ ERRORS = (
     ),
     Mistake(
         errors.InternalError,
-        "report it with the repro that it names",
+        "report it, with that script if there is one",
         '(launch,) = HOST.compile([kernel("empty", "")])\nlaunch("no address")',
     ),
 )

@@ -1,4 +1,4 @@
-"""python -m benchmarks.gpu_day.calibration JOURNAL...: the time model beside what a day measured.
+"""python -m benchmarks.gpu_day.calibration JOURNAL...: the time model against measurements.
 
 Plans and kernels are today's, of the data sheet of an H200 (or of `device`, for a caller);
 `kernels` says whether these are the ones that were measured. Times are those of a graph's replay.

@@ -1,4 +1,4 @@
-"""Stage 3: how fast kernels are, beside eager torch and beside a copy of as many bytes.
+"""Stage 3: speed of kernels, against eager torch and a copy of as many bytes.
 
 Workloads run through thunder.jit, strict and fast. Programs (those of docs/thunder.md's table,
 #2473) are planned as Thunder traces them; each of their fusions is timed alone on random inputs.

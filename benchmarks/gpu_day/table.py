@@ -17,7 +17,7 @@ Found = dict[str, dict[str, Any]]
 
 
 def tables(paths: Sequence[Path]) -> str:
-    """Workloads beside torch, and programs; fractions are of a copy of as many bytes."""
+    """Workloads against torch, and programs; fractions are of a copy of as many bytes."""
     found: Found = {}
     for path in paths:
         found |= {row["row"]: row for row in Journal(path).rows() if row["status"] == "ok"}

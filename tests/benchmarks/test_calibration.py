@@ -1,4 +1,4 @@
-"""The time model beside what an H200 took, of kernels that are still the same."""
+"""The time model against what an H200 took, of kernels that are still the same."""
 
 from __future__ import annotations
 

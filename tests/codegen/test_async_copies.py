@@ -116,7 +116,7 @@ SIZES = [(200, 512), (70, 1000), (53, 2000), (150, 264), (41, 4099), (33, 5120),
 @pytest.mark.parametrize("dtype", [Float, BFloat16, DataType.Half], ids=lambda d: d.name)
 def test_numbers(dtype: DataType) -> None:
     """Of several rows a block, rows that threads have in unequal parts, rows that some blocks have
-    none of, tiles of clusters, beside float64.
+    none of, tiles of clusters, against float64.
     """
     batch, planned = Batch(CPU, THIRSTY), []
     copied = uneven = several = 0

@@ -137,7 +137,7 @@ def test_the_next_row_is_on_its_way_before_one_is_folded(name: str, device: Devi
     kernel = generated.kernel
     cubin = compile_cubin([kernel], device.arch)
     code = sass.disassemble(cubin.image)[kernel.name]
-    loaded = code.bytes_under_way(code.loop_around("SHFL"), "SHFL")
+    loaded = code.bytes_in_flight(code.loop_around("SHFL"), "SHFL")
     assert loaded * kernel.block[0] >= 32 * 1024
 
 

@@ -49,7 +49,7 @@ SIZES = [(40, 512), (17, 2000), (9, 4099), (33, 5120), (5, 12_288)]
     ids=lambda x: x.name,
 )
 def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
-    """No worse than eager's, or than a few roundings, beside float64."""
+    """No worse than eager's, or than a few roundings, against float64."""
     batch, planned, seen = Batch(CPU, device), [], Counter[str]()
     cases = itertools.product(PROGRAMS.items(), SIZES)
     if device is not CROWDED or dtype is not DataType.Float:

@@ -1,4 +1,4 @@
-"""Transpose kernels: numbers beside torch bit for bit, any order of threads, machine code."""
+"""Transpose kernels: numbers against torch bit for bit, any order of threads, machine code."""
 
 from __future__ import annotations
 

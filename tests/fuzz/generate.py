@@ -25,7 +25,7 @@ _THEMES = ((4, 2, 3, 1), (6, 0.5, 1, 0.3), (1, 0.3, 5, 0.5), (1, 0.3, 3, 4), (2,
 
 
 def program_with_calls(seed: int) -> Program:
-    """Kernels between calls of torch, with gradients more often than not and any budget."""
+    """Kernels between torch calls, with gradients more often than not and any budget."""
     p = Maker(seed, gradients=seed % 5 < 3, ranks=(2, 2, 3, 3, 4))
     made = _grown(p, seed, _WITH_CALLS, p.rng.choice(((4, 4, 2, 2), (4, 6, 1, 1), (6, 3, 1, 2))))
     if not made.takes_gradients:

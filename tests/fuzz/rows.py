@@ -1,4 +1,4 @@
-"""The tables: pointwise operations, reductions, views, updates, composites, calls of torch."""
+"""The tables: pointwise operations, reductions, views, updates, composites, torch calls."""
 
 from __future__ import annotations
 

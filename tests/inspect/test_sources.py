@@ -120,7 +120,7 @@ def test_traces_fusions_and_plans() -> None:
     assert both.saved_bytes == whole.saved_bytes
     alone = checked(report(forward))
     assert alone.kernels == sum(s.kernels for s in whole.of(whole.parts[0]))
-    # Before its passes a trace is calls of torch alone.
+    # Before its passes a trace is torch calls alone.
     assert checked(report(thunder.last_traces(module)[0])).kernels == 0
     fusion = fusions(module)[0]
     of_fusion = checked(report(fusion))

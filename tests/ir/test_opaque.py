@@ -1,4 +1,4 @@
-"""Calls of torch in the IR and in plans: every row runs, prints, is copied, and stands alone."""
+"""Torch calls in the IR and in plans: every row runs, prints, is copied, and stands alone."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from tests.frontends.definition.rebuilding import rebuilt, shape_of_program
+from tests.fuzz.definitions.meanings import MEANINGS
 from tests.support.generator import random_case
+from tests.support.sequential_c_reducers import NUMBERS
 from thunder_fuser import passes
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir.builder import FusionBuilder
@@ -85,6 +87,14 @@ def dtypes_of(op: str) -> list[DataType]:
 
 
 # ---- results
+
+
+def test_every_reduction_is_stated_without_the_table() -> None:
+    """What the table is compared with: torch here, float64 in definitions, and plain C."""
+    numbers = {name for name, row in TABLE.items() if row.accumulator.is_number}
+    assert set(TABLE) <= set(TORCH), "add it to TORCH"
+    assert set(TABLE) <= set(MEANINGS), "add it to tests/fuzz/definitions/meanings.py"
+    assert numbers <= set(NUMBERS), "add it to tests/support/sequential_c_reducers.py"
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,6 @@ BROKEN: dict[str, tuple[Callable[[], Fusion], str]] = {
         lambda: with_domain(PAD, transforms=(Merge(5),)),
         r"transforms do not apply",
     ),
-    "loop that does not apply": (lambda: with_domain(ADD, loop=(Merge(1),)), r"loop do not apply"),
     "program that gives another shape": (
         lambda: with_domain(PAD, transforms=()),
         r"transforms give .*not the logical",

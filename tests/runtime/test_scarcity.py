@@ -54,7 +54,7 @@ def test_how_a_compiler_ended(status: int, messages: str, end: str) -> None:
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Path:
-    """A compiler that a signal ends as long as `doom` lies beside it."""
+    """A compiler that a signal ends as long as `doom` lies next to it."""
     script, (command, *_) = tmp_path / "g++", compiler.find_compiler().command
     script.write_text(
         "#!/bin/sh\n"

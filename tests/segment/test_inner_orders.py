@@ -1,4 +1,4 @@
-"""Orders in memory of what only calls of torch read: one tensor for all of their views."""
+"""Orders in memory of what only torch calls read: one tensor for all of their views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans beside torch's DTensors: the same programs from the same placements (dtensor_ranks.py)."""
+"""Plans against torch's DTensors: the same programs from the same placements (dtensor_ranks.py)."""
 
 from __future__ import annotations
 

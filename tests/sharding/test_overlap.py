@@ -1,4 +1,4 @@
-"""Collectives run beside kernels and calls: started early, waited for late, in one order."""
+"""Collectives run during kernels and calls: started early, waited for late, in one order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_plan_has_work_between_a_collective_and_who_waits_for_it() -> None:
     between = plan.segments[first.index + 1 : first.awaited_by]
     assert [s.operations for s in between] == [("linear",), ("all_reduce",)]
     assert first.awaited_by == second.awaited_by == len(plan.segments) - 1
-    assert f"under way until segment {first.awaited_by}" in str(first)
+    assert f"in flight until segment {first.awaited_by}" in str(first)
     # The operand of the first one is read until then.
     ends = {b.tensor: b.last for b in plan.buffers}
     assert ends[first.inputs[0]] == first.awaited_by

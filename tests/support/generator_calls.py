@@ -1,4 +1,4 @@
-"""Calls of torch in a random program: products, writes at indices, orders of elements."""
+"""Torch calls in a random program: products, writes at indices, orders of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of rows by name, and their results beside float64."""
+"""Programs of rows by name, and their results against float64."""
 
 from __future__ import annotations
 

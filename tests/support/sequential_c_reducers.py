@@ -12,7 +12,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 
 _LARGER, _SMALLER = "(b > a) | (b != b) ? b : a", "(b < a) | (b != b) ? b : a"
-_NUMBERS = {
+NUMBERS = {
     "sum": "a + b",
     "prod": "a * b",
     "max": _LARGER,
@@ -21,6 +21,7 @@ _NUMBERS = {
     "all": _SMALLER,
     "xor_sum": "a ^ b",
 }
+"""Reductions whose accumulator is a number."""
 _PLACED = """\
 static {tag} combine_{name}({tag} a, {tag} b) {{
   int above = a.value {than} b.value || (a.value != a.value && b.value == b.value);
@@ -95,7 +96,7 @@ def functions(reducer: ir.Reducer) -> str:
     row, tag, T = reductions.lookup(reducer.op).accumulator, type_of(reducer), element(reducer)
     name = name_of(reducer)
     if row.is_number:
-        both = f"static {T} combine_{name}({T} a, {T} b) {{ return {_NUMBERS[reducer.op]}; }}\n"
+        both = f"static {T} combine_{name}({T} a, {T} b) {{ return {NUMBERS[reducer.op]}; }}\n"
         return f"{both}static {T} take_{name}({T} a, {T} b) {{ return combine_{name}(a, b); }}\n"
     if row is reductions.PLACED:
         assert reducer.position is not None

@@ -495,10 +495,10 @@ def test_threads_with_columns_of_their_own_have_many_rows_under_way(rows: int) -
     plan = program.definition(rows, 262144, Float).plan()
     (found,) = row_schedules(plan)
     assert found.lane_axis == "rows"
-    under_way = (
+    in_flight = (
         found.unrolling.factors[0] * found.lanes.vector * Float.itemsize * found.lanes.vectors
     )
-    assert under_way / H200.sm_count > 0.7 * H200.bytes_in_flight_per_sm
+    assert in_flight / H200.sm_count > 0.7 * H200.bytes_in_flight_per_sm
     (segment,) = (s for s in plan.segments if s.kernels)
     assert estimate_segment(segment, H200).copy_fraction > 0.8
 

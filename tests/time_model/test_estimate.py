@@ -20,6 +20,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import TEMPLATES, schedule_segment
@@ -174,14 +175,41 @@ def test_rows_that_blocks_have_by_turns_are_all_read(rows: int) -> None:
             assert found.bytes == pytest.approx(int(segment.bytes), rel=0.2)
 
 
-def test_every_template_estimates() -> None:
-    assert all(callable(t.estimate) for t in TEMPLATES)
+def scanned_rows() -> Fusion:
+    b = FusionBuilder()
+    b.output(b.scan("cumsum", b.tensor([64, 1024], DataType.Float), 1))
+    return b.build()
+
+
+def transposed_rows() -> Fusion:
+    b = FusionBuilder()
+    x, y = (b.tensor([2048, 2048], DataType.Float) for _ in range(2))
+    b.output(b.pointwise("add", b.permute(x, [1, 0]), y))
+    return b.build()
+
+
+def points() -> Fusion:
+    b = FusionBuilder()
+    b.output(b.pointwise("relu", b.tensor([2048, 2048], DataType.Float)))
+    return b.build()
+
+
+def test_kernels_of_every_template_have_an_estimate() -> None:
+    """Of at least a launch, and of the bytes that the plan counts."""
+    taken: set[str] = set()
+    for fusion in (row_kernel(4096).build(), scanned_rows(), transposed_rows(), points()):
+        (segment,) = [s for s in partition(fusion).segments if s.kernels]
+        taken.add(schedule_segment(segment, H200).template)
+        found = estimate_segment(segment, H200)
+        assert found.seconds > H200.launch_seconds
+        assert found.bytes == pytest.approx(int(segment.bytes), rel=0.2)
+    assert taken == {template.name for template in TEMPLATES}
 
 
 def test_a_plan_takes_what_its_kernels_take() -> None:
     plan = CompiledFusion(row_kernel(4096).build()).plan()
     assert plan.seconds == sum(s.seconds for s in plan.segments) > 0
-    assert f"{1e6 * plan.seconds:.1f} us expected on NVIDIA H200" in plan.listing(times=True)
+    assert f"estimated {1e6 * plan.seconds:.1f} us on NVIDIA H200" in plan.listing(times=True)
     assert "us" not in str(plan).split()
     # What is planned without the road to launches is estimated as well.
     again = estimated(partition(row_kernel(4096).build()), H200)

@@ -1,4 +1,4 @@
-"""The instructions that the time model counts, beside those of machine code.
+"""The instructions that the time model counts, against those of machine code.
 
 What is compared is a thread's hot loop (what is in no loop, where a kernel has none): instructions
 for each byte that it loads and stores in vectors, since a compiler may write iterations out.

@@ -70,15 +70,15 @@ class Sass:
         some of it and has asked for more since the time before.
         """
         found: list[int] = []
-        under_way: dict[int, _Load] = {}
+        in_flight: dict[int, _Load] = {}
         is_new = False
         for place in range(len(self.opcodes)):
-            size = sum(load.bytes for load in under_way.values())
-            used = self._follow(under_way, place)
+            size = sum(load.bytes for load in in_flight.values())
+            used = self._follow(in_flight, place)
             if used and is_new:
                 found.append(size)
                 is_new = False
-            is_new = is_new or place in under_way
+            is_new = is_new or place in in_flight
         return found
 
     def loop_around(self, name: str) -> range:
@@ -90,35 +90,35 @@ class Sass:
         )
         return max((s for s in loops if any(base(self.opcodes[k]) == name for k in s)), key=len)
 
-    def bytes_under_way(self, places: range, name: str) -> int:
+    def bytes_in_flight(self, places: range, name: str) -> int:
         """What a thread has asked global memory for in those places and not used, before the first
         instruction of that name.
         """
-        under_way: dict[int, _Load] = {}
+        in_flight: dict[int, _Load] = {}
         for place in places:
             if base(self.opcodes[place]) == name:
                 break
-            self._follow(under_way, place)
-        return sum(load.bytes for load in under_way.values())
+            self._follow(in_flight, place)
+        return sum(load.bytes for load in in_flight.values())
 
-    def _follow(self, under_way: dict[int, _Load], place: int) -> bool:
+    def _follow(self, in_flight: dict[int, _Load], place: int) -> bool:
         """Take what an instruction uses from the loads under way, and add it if it is one; whether
         it uses any.
         """
         opcode, operands = self.opcodes[place], self.operands[place]
         mentioned = {int(number) for number in re.findall(r"\bR(\d+)", operands)}
-        used = [k for k, load in under_way.items() if load.registers & mentioned]
+        used = [k for k, load in in_flight.items() if load.registers & mentioned]
         if base(opcode) == "DEPBAR":  # what asynchronous copies wait for
-            used += [k for k, load in under_way.items() if not load.registers]
+            used += [k for k, load in in_flight.items() if not load.registers]
         for k in used:
-            del under_way[k]
+            del in_flight[k]
         target = re.match(r"R(\d+)", operands)
         if target and base(opcode) in ("LDG", "LD"):
             words, first = max(width(opcode) // 32, 1), int(target[1])
             registers = frozenset(range(first, first + words))
-            under_way[place] = _Load(registers, width(opcode) // 8)
+            in_flight[place] = _Load(registers, width(opcode) // 8)
         if base(opcode) == "LDGSTS":
-            under_way[place] = _Load(frozenset(), width(opcode) // 8)
+            in_flight[place] = _Load(frozenset(), width(opcode) // 8)
         return bool(used)
 
     @property

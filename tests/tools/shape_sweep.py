@@ -153,8 +153,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", type=int, default=1, help="every n-th combination")
     parser.add_argument("--offset", type=int, default=0, help="combinations before the first")
     parser.add_argument("--resources", action="store_true", help="compile each with NVRTC")
-    parser.add_argument("--slow", type=float, default=0.5, help="seconds of NVRTC that are told")
-    parser.add_argument("--spilled", type=int, default=MOST_SPILLED, help="bytes that are not told")
+    parser.add_argument(
+        "--slow", type=float, default=0.5, help="seconds of NVRTC that are reported"
+    )
+    parser.add_argument(
+        "--spilled", type=int, default=MOST_SPILLED, help="bytes that are not reported"
+    )
     parser.add_argument("--sample", type=int, default=0, help="so many combinations at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     asked = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Cross-entropy as definitions, forward and backward, beside what torch computes.
+"""Cross-entropy as definitions, forward and backward, against what torch computes.
 
 Logits are [rows, classes], targets Int [rows]. A row whose target is IGNORED has no loss and no
 gradient. The forward leaves what the backward needs of a row: the logarithm of its sum of

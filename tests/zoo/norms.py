@@ -1,4 +1,4 @@
-"""Normalisations and softmax as definitions, forward and backward, beside what torch computes.
+"""Normalisations and softmax as definitions, forward and backward, against what torch computes.
 
 Backward definitions take the saved statistics (or the saved output) as inputs. Weights have shape
 [1, columns], statistics [rows, 1].

@@ -34,7 +34,7 @@ class Program:
     then classes of the shapes `targets`.
 
     backward  None: the inputs need no gradients
-    saved     bytes that a backward may get, beside inputs and results
+    saved     bytes that a backward may get, besides inputs and results
     golden    the name of the file that holds its plans
     """
 

@@ -1,4 +1,4 @@
-"""Training's reductions with totals, as definitions beside what torch computes.
+"""Training's reductions with totals, as definitions against what torch computes.
 
 Backward definitions take the saved statistics as inputs, and give the gradients of weight and bias.
 """

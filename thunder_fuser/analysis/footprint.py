@@ -108,9 +108,9 @@ def _footprint(
     read: dict[TensorView, _Demand] = {}
 
     def demand(into: dict[TensorView, _Demand], tensor: TensorView, wanted: _Demand) -> None:
-        asked = wanted.collapsed(tensor.domain.logical)
+        demanded = wanted.collapsed(tensor.domain.logical)
         known = into.get(tensor)
-        into[tensor] = asked if known is None else known.joined(asked, tensor.domain.logical)
+        into[tensor] = demanded if known is None else known.joined(demanded, tensor.domain.logical)
 
     inputs = set(fusion.inputs)
     for tensor in outputs:

@@ -1,7 +1,7 @@
 """Access to ``csrc_templates``, the CUDA C++ headers that are not generated.
 
-The folder is beside the package in a checkout and in an editable install, and inside the package in
-a wheel. ``importlib.resources`` finds it in only one of the three, so this module looks in both
+The folder is next to the package in a checkout and in an editable install, and inside the package
+in a wheel. ``importlib.resources`` finds it in only one of the three, so this module looks in both
 places.
 """
 

@@ -60,14 +60,14 @@ class Comparison:
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         a, b = self.before, self.after
         yield _counts("kernels", a.kernels, b.kernels)
-        yield _counts("calls of torch", a.calls, b.calls)
+        yield _counts("torch calls", a.calls, b.calls)
         yield _sizes("bytes of kernels", a.bytes, b.bytes)
         yield _sizes("ideal", a.bytes_ideal, b.bytes_ideal)
-        yield _sizes("bytes of torch's calls", a.torch_bytes, b.torch_bytes)
-        yield _sizes("peak beside arguments", a.peak().bytes, b.peak().bytes)
+        yield _sizes("bytes of torch calls", a.torch_bytes, b.torch_bytes)
+        yield _sizes("peak besides arguments", a.peak().bytes, b.peak().bytes)
         yield _sizes("saved for backward", a.saved_bytes, b.saved_bytes)
         yield (
-            "expected",
+            "estimated time",
             seconds_text(a.seconds),
             seconds_text(b.seconds),
             _ratio(a.seconds, b.seconds),

@@ -26,7 +26,10 @@ _SLOW = 0.7
 def text(program: Program) -> str:
     """Return the report of `program`: at most 60 lines of at most 100 columns."""
     head = list(_head(program))
-    tail = [*_refusals("left to torch", program.refusals), *_refusals("apart", program.apart)]
+    tail = [
+        *_refusals("left to torch", program.refusals),
+        *_refusals("why kernels are separate", program.apart),
+    ]
     room = max(_LINES - len(head) - len(tail), _LEAST_STEPS)
     steps = list(_steps(program, room))
     left = _LINES - len(head) - len(steps)
@@ -42,14 +45,14 @@ def _head(program: Program) -> Iterator[str]:
     saved = (
         f", {bytes_text(program.saved_bytes)} saved for backward" if len(program.parts) > 1 else ""
     )
-    yield f"memory beside arguments: {bytes_text(peak.bytes)} at the peak, in {where}{saved}"
+    yield f"memory besides arguments: {bytes_text(peak.bytes)} at the peak, in {where}{saved}"
     if saved and peak.saved > _SAVED * peak.bytes:
-        yield "  most of it is saved: thunder.jit(..., memory_budget=0.5) keeps half at most"
+        yield "  most of it is saved: thunder.jit(..., memory_budget=0.5) saves at most half of it"
     if program.kernels and program.seconds:
         ours = sum(s.seconds for s in program.steps if s.is_ours)
         speed = program.copy_seconds / ours if ours else 1
         yield (
-            f"kernels: {seconds_text(ours)} expected on {program.device}, "
+            f"kernels: estimated {seconds_text(ours)} on {program.device}, "
             f"{speed:.0%} of a copy's speed"
         )
     dearest = [line for line in by_line(program) if line.bytes][:_DEAREST]
@@ -80,7 +83,7 @@ def _advice(cost: LineCost) -> str:
     ours = [s for s in cost.of if s.is_ours]
     if 2 * sum(s.bytes for s in ours) < cost.bytes:
         names = dict.fromkeys(s.name for s in cost.of if not s.is_ours and s.bytes)
-        return f"most of it torch's {', '.join(names)}"
+        return f"mostly torch's {', '.join(names)}"
     seconds = sum(s.seconds for s in ours)
     if not seconds:
         return "no estimate"
@@ -91,9 +94,7 @@ def _advice(cost: LineCost) -> str:
         "memory": "bound by memory: fewer bytes, as by a narrower dtype",
         "latency": "bound by latency: more rows at a time",
     }.get(bound, f"bound by {bound}")
-    return (
-        f"{speed:.0%} of a copy's speed{f', {remedy}' if speed < _SLOW else ': as fast as it goes'}"
-    )
+    return f"{speed:.0%} of a copy's speed{f', {remedy}' if speed < _SLOW else ', near the limit'}"
 
 
 def _steps(program: Program, room: int) -> Iterator[str]:
@@ -110,11 +111,9 @@ def _steps(program: Program, room: int) -> Iterator[str]:
 
 
 def _costs(program: Program) -> str:
-    kernels, calls = counted(program.kernels, "kernel"), counted(program.calls, "call")
+    kernels, calls = counted(program.kernels, "kernel"), counted(program.calls, "torch call")
     moved, ideal = bytes_text(program.bytes), bytes_text(program.bytes_ideal)
-    told = (
-        f"{kernels} ({moved}, ideal {ideal}), {calls} of torch ({bytes_text(program.torch_bytes)})"
-    )
+    told = f"{kernels} ({moved}, ideal {ideal}), {calls} ({bytes_text(program.torch_bytes)})"
     talk = counted(program.collectives, "collective")
     return f"{told}, {talk}" if program.collectives else told
 
@@ -163,7 +162,7 @@ def _refusals(title: str, found: Sequence[Refused]) -> Iterator[str]:
         at = f" (at {', '.join(one.lines[:3])}{', ...' if len(one.lines) > 3 else ''})"
         yield from _wrapped(f"  {one.count} x [{one.code}] {of}{one.text}{at if one.lines else ''}")
         if one.remedy and one.remedy not in told:
-            yield from _wrapped(f"    to do: {one.remedy}")
+            yield from _wrapped(f"    remedy: {one.remedy}")
         told.add(one.remedy)
 
 

@@ -226,7 +226,7 @@ def static(extent: Extent) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorDomain:
-    """A tensor's dimensions: their derivation, memory order and loop axes.
+    """A tensor's dimensions: their derivation and memory order.
 
     root        dimensions mapped one to one from the operand of the defining op; an input's torch
                 tensor has these
@@ -234,7 +234,6 @@ class TensorDomain:
     logical     visible dimensions
     allocation  logical positions, outermost in memory first
     contiguity  per allocation position: dense with the next non-broadcast one; None for broadcasts
-    loop        transforms from logical to the axes that a schedule or a device mesh iterates over
     """
 
     root: tuple[IterDomain, ...]
@@ -242,7 +241,6 @@ class TensorDomain:
     logical: tuple[IterDomain, ...]
     allocation: tuple[int, ...]
     contiguity: tuple[bool | None, ...]
-    loop: tuple[Transform, ...] = ()
     # Cached: the property that is read most often.
     _sizes: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -192,8 +192,8 @@ class _Printer:
                 return f"fd.ops.{expr.op}({', '.join(arguments)})"
             case ScanOp():
                 inferred = scans.lookup(expr.op).result_dtype(expr.input.dtype)
-                asked = DataType.Null if inferred is expr.output.dtype else expr.output.dtype
-                shown = _keywords({"dim": str(expr.dim), "dtype": repr(asked)})
+                dtype = DataType.Null if inferred is expr.output.dtype else expr.output.dtype
+                shown = _keywords({"dim": str(expr.dim), "dtype": repr(dtype)})
                 return f"fd.ops.{expr.op}({self._value(expr.input)}, {shown})"
             case GatherOp("embedding_fwd"):
                 return f"fd.ops.embedding_fwd({self._value(expr.index)}, {self._value(expr.input)})"
@@ -241,8 +241,8 @@ class _Printer:
 
     def _folded(self, expr: ReductionOp) -> list[str]:
         inferred = reductions.lookup(expr.op).result_dtype(expr.input.dtype)
-        asked = DataType.Null if inferred is expr.output.dtype else expr.output.dtype
-        shown = {"dims": str(list(expr.dims)), "keepdim": "False", "dtype": repr(asked)}
+        dtype = DataType.Null if inferred is expr.output.dtype else expr.output.dtype
+        shown = {"dims": str(list(expr.dims)), "keepdim": "False", "dtype": repr(dtype)}
         return _pairs(shown)
 
     def _view(self, expr: MoveOp) -> str:

@@ -126,13 +126,8 @@ class Rebuild:
     def _copy(self, expr: Expr) -> Val:
         b = self.builder
         vals = tuple(self[v] for v in expr.inputs)
-        # Fast path: passes copy most expressions many times, without a change to infer again.
-        if self.extent is _keep and all(map(_has_form_of, vals, expr.inputs)):
-            match expr:
-                case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
-                    return b.repeat(expr, vals)
-                case ViewOp() | CopyOp() | CutOp() | PadOp() | OpaqueOp():
-                    return b.repeat(expr, vals)
+        if (same := self._repeated(expr, vals)) is not None:
+            return same
         match expr:
             case PointwiseOp():
                 if isinstance(expr.output, Scalar):
@@ -169,6 +164,19 @@ class Rebuild:
                 attributes = dict(expr.attributes)
                 call = OpaqueCall(expr.op, operands, attributes, expr.call)
                 return b.result_of(call, expr.result)
+
+    def _repeated(self, expr: Expr, vals: tuple[Val, ...]) -> Val | None:
+        """Copy an expression without inference, if its operands have the form of the old ones;
+        passes copy most expressions many times. None if types and sizes must be inferred again.
+        """
+        if self.extent is not _keep or not all(map(_has_form_of, vals, expr.inputs)):
+            return None
+        match expr:
+            case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
+                return self.builder.repeat(expr, vals)
+            case ViewOp() | CopyOp() | CutOp() | PadOp() | OpaqueOp():
+                return self.builder.repeat(expr, vals)
+        return None
 
     def _copy_move(self, expr: MoveOp) -> Val:
         x = self.tensor(expr.input)

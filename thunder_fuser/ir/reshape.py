@@ -30,7 +30,7 @@ def product(extents: Sequence[Extent]) -> Extent:
 def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[Extent, ...]:
     """`new_shape` with its one -1 replaced by the size that keeps the number of elements.
 
-    FuserValueError for several -1, a -1 beside a size of 0, or a size that does not divide.
+    FuserValueError for several -1, a -1 with a size of 0, or a size that does not divide.
     """
     holes = [k for k, size in enumerate(new_shape) if _is(size, -1)]
     if len(holes) > 1:
@@ -41,7 +41,7 @@ def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[E
     total = product(sizes)
     if _is(known, 0):
         raise FuserValueError(
-            f"reshape to {list(map(str, new_shape))}: beside a size of 0, -1 could be anything"
+            f"reshape to {list(map(str, new_shape))}: with a size of 0, -1 could be anything"
         )
     if isinstance(known, int) and isinstance(total, int):
         if known == 0 or total % known:

@@ -20,9 +20,9 @@ def listing(kernel: ir.KernelIR) -> str:
     if kernel.cluster > 1:
         launch += f", clusters of {kernel.cluster}"
     if kernel.blocks_per_sm:
-        launch += f", {kernel.blocks_per_sm} blocks a multiprocessor"
+        launch += f", {kernel.blocks_per_sm} blocks per multiprocessor"
     if kernel.min_blocks_hint:
-        launch += f", {kernel.min_blocks_hint} blocks a multiprocessor without spills"
+        launch += f", {kernel.min_blocks_hint} blocks per multiprocessor without spills"
     if kernel.shared_bytes:
         launch += f", {kernel.shared_bytes:,} B of shared memory"
     text = ListingText(kernel.index)

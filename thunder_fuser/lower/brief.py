@@ -21,15 +21,14 @@ from typing import TypeGuard
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.tables.pointwise import PRODUCTS
+from thunder_fuser.ir.tables.pointwise import PRODUCTS, QUOTIENTS, SUMS
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value, operands
 
-_SCALES = (*PRODUCTS, "div", "truediv", "neg", "cast")
+_SCALES = PRODUCTS | QUOTIENTS | {"neg", "cast"}
 """Operations that preserve a relative error."""
-_QUOTIENTS = ("div", "truediv")
+_SCALES_AND_SUMS, _PRODUCTS_AND_SUMS = _SCALES | SUMS, PRODUCTS | SUMS
 _UP_TO_ONE = ("erf", "tanh")
 """Functions with values in [-1, 1]."""
-_SUMS = ("add", "sub")
 Fold = tuple[str, Value, TensorView]
 """A reduction over a row: operation, value of its elements, result."""
 
@@ -83,7 +82,7 @@ class _Search:
     def is_brief(self, node: Compute) -> bool:
         if any(dtype is not DataType.Float for dtype in node.operand_dtypes):
             return False
-        if node.op in _QUOTIENTS:
+        if node.op in QUOTIENTS:
             divisor = node.operands[1]
             # A sum with a term of 1: its reciprocal is neither infinite nor subnormal.
             if not (isinstance(divisor, Folded) and divisor.tensor in self._from_one):
@@ -103,7 +102,7 @@ class _Search:
         for user in self._users[node]:
             if not isinstance(user, Compute) or user.dtype is not DataType.Float:
                 return False
-            if user.op in _SUMS:
+            if user.op in SUMS:
                 constants = [abs(o.value) for o in user.operands if isinstance(o, Literal)]
                 if not any(c >= size for c in constants) or not self._is_rounded_later(user):
                     return False
@@ -123,7 +122,7 @@ class _Search:
             return False
         return all(
             isinstance(user, Compute)
-            and user.op in (*_SCALES, *_SUMS)
+            and user.op in _SCALES_AND_SUMS
             and user.dtype.is_floating
             and self._is_rounded_later(user)
             for user in self._users[node]
@@ -138,7 +137,7 @@ class _Search:
             (user,) = users
             if not isinstance(user, Compute) or user.dtype is not DataType.Float:
                 return False
-            if user.op in _SUMS:
+            if user.op in SUMS:
                 others = [o for o in user.operands if o is not here]
                 return all(map(self._is_lossy, others)) and self._is_rounded_later(user)
             if user.op not in PRODUCTS:
@@ -153,9 +152,9 @@ class _Search:
             if len(values) != 1:
                 return False
             (node,) = values
-        if not isinstance(node, Compute) or node.op not in _SUMS:
+        if not isinstance(node, Compute) or node.op not in SUMS:
             return False
-        while isinstance(node, Compute) and node.op in (*_SUMS, *PRODUCTS):
+        while isinstance(node, Compute) and node.op in _PRODUCTS_AND_SUMS:
             values = [o for o in node.operands if not isinstance(o, Literal)]
             if len(values) != 1:
                 return False

@@ -16,7 +16,8 @@ Buffers = Mapping[TensorView, TensorView]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """
+    """What all parts of a kernel's lowering share.
+
     index        integer type of indices
     buffers      tensor whose memory an output is written to, if not its own
     definitions  result -> expression, for comments that name lines of the user's program
@@ -29,7 +30,7 @@ class Frame:
     def section(self, text: str, *tensors: TensorView) -> Comment:
         """Return the comment above the statements that compute some tensors.
 
-        Source lines are kept beside the text, not in it, so that equal programs from different
+        Source lines are kept next to the text, not in it, so that equal programs from different
         lines or machines have one kernel.
         """
         lines: dict[str, None] = {}

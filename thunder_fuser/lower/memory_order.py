@@ -169,16 +169,16 @@ def memory_order(tensor: TensorView, body: KernelBody, known: Orders) -> MemoryO
     to loads: that of the first operand that has one, operands with a single stride per dimension
     before others. Row-major if there is none. Intermediate results go into `known`.
     """
-    asked = [tensor]
-    while asked:
-        source = asked[-1]
+    pending = [tensor]
+    while pending:
+        source = pending[-1]
         if source not in known:
             behind = _behind(source, body)
             if unknown := next((t for t in behind if t not in known), None):
-                asked.append(unknown)
+                pending.append(unknown)
                 continue
             known[source] = _order_of(source, behind, body, known)
-        asked.pop()
+        pending.pop()
     found = known[tensor]
     if found is None or not tensor.numel:
         return MemoryOrder.of(tensor.sizes, range(tensor.rank))

@@ -17,7 +17,7 @@ no room for so many. Launch bounds that make room for more threads squeeze regis
 # ---- computation
 
 WORKING_REGISTERS = 40
-"""For computation, beside a cached row and its accumulators. The backward of softmax of 32,768
+"""For computation, besides a cached row and its accumulators. The backward of softmax of 32,768
 columns spills 44 bytes with both of its rows in registers.
 """
 STAGE_REGISTERS = 16
@@ -26,10 +26,10 @@ FEWEST_WORKING_REGISTERS = 32
 """`WORKING_REGISTERS` where registers hold only a part of a row, of one vector a thread. With eight
 of them, loads of the other part are all in flight, and 288 to 1,608 bytes a thread spill: softmax's
 backward of 65,536 columns 344 on sm_80, 1,420 on sm_75, to save 128 bytes that are read again. Also
-beside both parts: RMSNorm's backward of 32,768 columns spills 272 on sm_89, to save 64.
+with both parts: RMSNorm's backward of 32,768 columns spills 272 on sm_89, to save 64.
 """
 STRIDING_REGISTERS, STRIDING_REGISTERS_OF_SEVERAL = 24, 32
-"""For computation, beside cached rows and accumulators, when loads ahead and row-invariant vectors
+"""For computation, besides cached rows and accumulators, when loads ahead and row-invariant vectors
 are chosen: with one vector of a row per thread, and with several.
 """
 STRIDING_STAGE_REGISTERS = 4
@@ -65,7 +65,7 @@ SECOND_ACCUMULATORS = 24
 whole sets spill 240 to 408 bytes in the backwards of norms with 65,536 rows of 4,096 columns.
 """
 OUTER_ACCUMULATORS = 16
-"""`ACCUMULATORS` of an outer reduction: each has its result beside it until the last pass."""
+"""`ACCUMULATORS` of an outer reduction: each is held with its result until the last pass."""
 INVARIANT_REGISTERS = 39
 """Most for accumulators and row-invariant vectors, which compilers keep in registers, in a block of
 1,024 threads. With 40, two vectors of a row spill on sm_100.
@@ -93,7 +93,7 @@ unroll up to 32 iterations, and ptxas spill what these compute with.
 """
 EVENED_REGISTERS, BESIDE_EVENED_REGISTERS = 40, 8
 """Pointwise kernels: most for loads where parts with few loads share a launch, and so its registers
-per thread, with one that has many; and those beside them.
+per thread, with one that has many; and those in addition to them.
 """
 TILE_REGISTERS = 96
 """Transpose kernels: most for loads in flight."""

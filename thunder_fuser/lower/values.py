@@ -33,7 +33,6 @@ Exact = frozenset[DataType]
 """Reduced-precision floats that represent a value exactly."""
 
 _NARROW = (DataType.BFloat16, DataType.Half)
-_DIVISIONS = ("div", "truediv")
 
 
 def register_dtype(dtype: DataType) -> DataType:
@@ -117,31 +116,21 @@ def leaving(value: ir.Expr, dtype: DataType) -> ir.Expr:
     return narrow(value, dtype)
 
 
-_POWERS: Mapping[float, tuple[int, str]] = {
-    0.5: (1, "sqrt"),
-    -0.5: (1, "rsqrt"),
-    -1: (1, "reciprocal"),
-    2: (2, ""),
-    -2: (2, "reciprocal"),
-    3: (3, ""),
-}
-"""Exponent -> (number of factors, function of their product) for powers that torch computes so."""
-
-
 def _power(node: Compute, base: ir.Expr) -> ir.Expr | None:
-    """Return torch's product form of a power with an exponent of `_POWERS`, else None."""
+    """Return torch's product form of a power with an exponent of `POWERS`, else None."""
     exponent = node.operands[1]
     is_float = node.operand_dtypes[0] in (DataType.Float, DataType.Double)
     if not (is_float and isinstance(exponent, Literal)):
         return None
-    found = None if isinstance(exponent.value, complex) else _POWERS.get(float(exponent.value))
-    if found is None:
+    if isinstance(exponent.value, complex):
         return None
-    factors, op = found
+    power = pointwise.POWERS.get(float(exponent.value))
+    if power is None:
+        return None
     product = base
-    for _ in range(factors - 1):
+    for _ in range(power.factors - 1):
         product = ir.Apply("mul", (product, base))
-    return ir.Apply(op, (product,)) if op else product
+    return ir.Apply(power.op, (product,)) if power.op else product
 
 
 def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
@@ -150,7 +139,7 @@ def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
     """
     if node.op == "pow":
         return _power(node, dividend)
-    if node.op not in _DIVISIONS or node.operand_dtypes[1] is not DataType.Float:
+    if node.op not in pointwise.QUOTIENTS or node.operand_dtypes[1] is not DataType.Float:
         return None
     divisor = node.operands[1]
     if not isinstance(divisor, Literal):

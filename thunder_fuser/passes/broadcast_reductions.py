@@ -1,7 +1,7 @@
 """broadcast_reductions: a reduction of copies of one element becomes arithmetic on that element.
 
 Requires: static sizes.
-Result: reductions over dimensions of different elements, and over those of size 1 beside them; of
+Result: reductions over dimensions of different elements, and over those of size 1 with them; of
 complex numbers any. Reductions over nothing but dimensions of size 1 are removed: they would be
 another stage, or a kernel with rows of its own. So are those over dimensions of size 1 of a
 reduction's result. Gradients are full of these: a norm's sums, kept with size 1, are summed again

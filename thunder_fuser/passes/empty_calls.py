@@ -1,4 +1,4 @@
-"""empty_calls: a call of torch whose results have no elements becomes constants.
+"""empty_calls: a torch call whose results have no elements becomes constants.
 
 Requires: static sizes.
 Result: every call but a collective, in which other ranks wait, has a result with elements.

@@ -20,11 +20,12 @@ import torch
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, RandomOp, Scalar, TensorView, Val
 from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.ir.tables.pointwise import COMPARISONS
 from thunder_fuser.ir.tables.random import WORDS, lookup
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 _DTYPES = (DataType.Float, DataType.Half, DataType.BFloat16)
-_COMPARISONS = ("lt", "le", "gt", "ge")
+_ORDERINGS = COMPARISONS - {"eq", "ne"}
 
 Test = Callable[[torch.Tensor], torch.Tensor]
 """A predicate on random words, elementwise."""
@@ -35,7 +36,7 @@ def random_masks(fusion: Fusion, precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     uses, definitions = fusion.uses(), fusion.definitions()
     for expr in rewrite.walk():
-        if expr.op not in _COMPARISONS or not _replaced(expr, uses, definitions, rewrite):
+        if expr.op not in _ORDERINGS or not _replaced(expr, uses, definitions, rewrite):
             rewrite.copy(expr)
     return rewrite.result()
 

@@ -20,7 +20,7 @@ from thunder_fuser.ir.fusion import Expr, Fusion, Scalar, TensorView, Val, shows
 from thunder_fuser.ir.rebuild import Rebuild, renumbered
 
 Precision = Literal["strict", "fast"]
-"""strict: results are bitwise unchanged, but for the order of reductions. fast: roundings of
+"""strict: results are bitwise unchanged, except for the order of reductions. fast: roundings of
 intermediate values may be skipped, too.
 """
 

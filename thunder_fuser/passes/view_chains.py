@@ -43,30 +43,30 @@ class _Chain(NamedTuple):
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
-    # Chains that end at the last result or stride_order; `asked` has views after a stride_order.
+    # Chains that end at the last result or stride_order; `ordered` has views after a stride_order.
     recent: dict[TensorView, _Chain] = {}
     results = set(fusion.results)
     memory = {*fusion.tensor_inputs, *results}
-    asked: set[TensorView] = set()
+    ordered: set[TensorView] = set()
     for expr in rewrite.walk():
         if not isinstance(expr, ViewOp | CopyOp | PadOp):
             rewrite.copy(expr)
             continue
         chain = chains[expr.output] = _extended(chains.get(expr.input), expr)
-        if _asks(expr) or expr.input in asked:
-            asked.add(expr.output)
-        if expr.input in results or _asks(fusion.definitions().get(expr.input)):
+        if _has_order(expr) or expr.input in ordered:
+            ordered.add(expr.output)
+        if expr.input in results or _has_order(fusion.definitions().get(expr.input)):
             recent[expr.output] = _extended(None, expr)
         elif expr.input in recent:
             recent[expr.output] = _extended(recent[expr.input], expr)
-        if expr.output in results and (chain.base not in memory or expr.output in asked):
+        if expr.output in results and (chain.base not in memory or expr.output in ordered):
             chain = recent.get(expr.output, chain)
-        if _asks(expr) or not _replaced(expr, chain, rewrite):
+        if _has_order(expr) or not _replaced(expr, chain, rewrite):
             rewrite.copy(expr)
     return rewrite.result()
 
 
-def _asks(expr: Expr | None) -> bool:
+def _has_order(expr: Expr | None) -> bool:
     return isinstance(expr, ViewOp) and expr.op == "stride_order"
 
 

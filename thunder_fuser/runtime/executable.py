@@ -49,6 +49,40 @@ class ExecutableInfo:
     in_torch: tuple[Refusal, ...] = ()
 
 
+class _PendingCollectives:
+    """Collectives that are started and not yet awaited, while a plan is linked.
+
+    Views of a result cannot be made before it has arrived: they are made when it is awaited.
+    """
+
+    def __init__(self, plan: SegmentedFusion) -> None:
+        self._plan = plan
+        self._steps: dict[int, list[Step]] = {}
+        self._sender: dict[TensorView, int] = {}
+
+    def add(self, segment: Segment, arrive: Step) -> None:
+        """Add a collective that is started; `arrive` waits for it."""
+        self._steps[segment.index] = [arrive]
+        self._sender[self._plan.placement.root(segment.outputs[0])] = segment.index
+
+    def holds(self, tensor: TensorView) -> bool:
+        """True if a tensor lies in a result that has not arrived."""
+        return self._sender.get(self._plan.placement.root(tensor)) in self._steps
+
+    def defer(self, tensor: TensorView, views: Sequence[Step]) -> None:
+        """Make views of a tensor when the result in which it lies has arrived."""
+        self._steps[self._sender[self._plan.placement.root(tensor)]] += views
+
+    def awaited_by(self, index: int) -> list[Step]:
+        """Steps that wait for the collectives that a segment awaits."""
+        ready = [k for k in self._steps if self._plan.segments[k].awaited_by == index]
+        return [step for k in ready for step in self._steps.pop(k)]
+
+    def rest(self) -> list[Step]:
+        """Steps that wait for all others."""
+        return list(chain.from_iterable(self._steps.values()))
+
+
 class Executable:
     """Run a plan on bound inputs. Thread-safe: the state of a call is local to it."""
 
@@ -169,36 +203,17 @@ class Executable:
     def _link(
         self, launches: Mapping[int, Launch], generated: Mapping[int, GeneratedKernel]
     ) -> tuple[Step, ...]:
+        """Return the steps of a call."""
         found: list[Step] = []
-        known = set(self.plan.fusion.tensor_inputs)
-        root = self.plan.placement.root
-        # Steps that wait for each pending collective and then make views of its result.
-        under_way: dict[int, list[Step]] = {}
-        sent: dict[TensorView, int] = {}
+        allocated = set(self.plan.fusion.tensor_inputs)
+        pending = _PendingCollectives(self.plan)
         last = self.plan.segments[-1] if self.plan.segments else None
         for segment in self.plan.segments:
-            if segment.kind == "alias" and sent.get(root(segment.inputs[0])) in under_way:
-                under_way[sent[root(segment.inputs[0])]] += self._aliases(segment)
+            if segment.kind == "alias" and pending.holds(segment.inputs[0]):
+                pending.defer(segment.inputs[0], self._aliases(segment))
                 continue
-            for number in [
-                k for k in under_way if self.plan.segments[k].awaited_by == segment.index
-            ]:
-                found += under_way.pop(number)
-            if segment.awaited_by is not None:
-                start, arrive = self._start(segment)
-                found.append(start)
-                under_way[segment.index] = [arrive]
-                sent[root(segment.outputs[0])] = segment.index
-                known.update(segment.outputs)
-            elif segment.kind == "alias":
-                found += self._aliases(segment)
-            elif segment.kind == "opaque":
-                found.append(self._call(segment))
-                known.update(segment.outputs)
-            else:
-                made = dict.fromkeys(map(self.plan.placement.owner, segment.outputs))
-                found += [self._allocate(t) for t in made if t not in known]
-                known.update(made)
+            found += pending.awaited_by(segment.index)
+            found += self._prepare(segment, allocated, pending)
             if segment.index in self._in_torch:
                 found.append(self._evaluate(segment))
             elif segment.index in launches:
@@ -206,16 +221,44 @@ class Executable:
                 found += self._launch(segment.index, launch, generated[segment.index])
             if segment is not last:
                 found += self._freed_after(segment)
-        # What nobody reads arrives before its memory is freed.
-        found += chain.from_iterable(under_way.values())
+        # A result that no segment reads arrives before its memory is freed.
+        found += pending.rest()
         found += self._freed_after(last) if last is not None else ()
+        return (*found, *self._updates())
+
+    def _prepare(
+        self, segment: Segment, allocated: set[TensorView], pending: _PendingCollectives
+    ) -> list[Step]:
+        """Steps of a segment without a kernel, or the allocations for its kernel. `allocated`:
+        tensors in memory; updated.
+        """
+        if segment.awaited_by is not None:
+            start, arrive = self._start(segment)
+            pending.add(segment, arrive)
+            allocated.update(segment.outputs)
+            return [start]
+        if segment.kind == "alias":
+            return self._aliases(segment)
+        if segment.kind == "opaque":
+            allocated.update(segment.outputs)
+            return [self._call(segment)]
+        owners = dict.fromkeys(map(self.plan.placement.owner, segment.outputs))
+        found = [self._allocate(t) for t in owners if t not in allocated]
+        allocated.update(owners)
+        return found
+
+    def _updates(self) -> list[Step]:
+        """Steps that finish in-place updates: copies of values that no kernel has written into the
+        input, and new versions of inputs that kernels have written.
+        """
+        found: list[Step] = []
         written: list[Slot] = []
         for update in self.plan.fusion.updates:
             if isinstance(self.plan.placement.get(update.value), Updates):
                 written.append(self._slot(update.target))
             else:
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
-        return (*found, steps.bump_versions(written)) if written else tuple(found)
+        return [*found, steps.bump_versions(written)] if written else found
 
     def _allocate(self, tensor: TensorView) -> Step:
         strides = self.plan.placement.layouts[tensor].strides

@@ -13,7 +13,7 @@ _SIGN = 1 << 63
 _drawing = Lock()
 
 Seed: TypeAlias = "int | torch.Tensor"
-"""Seed of a call. In a CUDA graph, a 0-dimensional int64 tensor, which each replay draws anew."""
+"""Seed of a call. In a CUDA graph, a 0-dimensional int64 tensor, which each replay draws again."""
 
 
 def draw(device: torch.device, count: int) -> tuple[Seed, int]:

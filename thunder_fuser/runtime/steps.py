@@ -77,7 +77,7 @@ def allocate_fresh(
     empty: Empty,
 ) -> Step:
     """Allocate on the host and ask for huge pages; for sizes from FRESH_BYTES on, which the system
-    maps anew.
+    maps again.
     """
 
     def step(values: Values) -> None:

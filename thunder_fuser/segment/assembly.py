@@ -1,4 +1,4 @@
-"""Assembly of a plan: kernels that `search.py` decides on, calls of torch, views and cats become
+"""Assembly of a plan: kernels that `search.py` decides on, torch calls, views and cats become
 segments in execution order, with the placement of their tensors.
 
 Results that are views of memory that exists anyway are segments that launch nothing, and so is a
@@ -7,7 +7,7 @@ cat whose pieces kernels have written into its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
@@ -21,7 +21,6 @@ from thunder_fuser.ir.extract import Extract, extract
 from thunder_fuser.ir.fusion import Expr, OpaqueOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.segment.anchors.anchors import Anchors
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.communication_overlap import awaited
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
@@ -29,17 +28,15 @@ from thunder_fuser.segment.layouts.boundary_layouts import order_boundaries
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.order import in_program_order
 from thunder_fuser.segment.partition.cost import Cost
+from thunder_fuser.segment.partition.search import search
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute.recompute import Group, computed_and_loaded, grouped
 
 _T = TypeVar("_T")
 
-MAX_TOLD = 8
+MAX_REFUSALS = 8
 """Most earlier kernels per segment for which it records why it is not fused with them."""
-
-Divide = Callable[[Cost], Sequence[Anchors]]
-"""Partition of the anchors into legal kernels, in an executable order."""
 
 
 class PlanAssembly:
@@ -48,15 +45,15 @@ class PlanAssembly:
     level  of each tensor: that of its kernel, or of its last piece's; -1 for inputs
     """
 
-    def __init__(self, graph: AnchorGraph, divide: Divide) -> None:
+    def __init__(self, graph: AnchorGraph) -> None:
         self.graph = graph
         self.fusion = graph.fusion
         self.cost = Cost(graph, Legality(graph))
-        self.groups = grouped(graph, self.cost.legality, divide(self.cost))
+        self.groups = grouped(graph, self.cost.legality, search(self.cost))
         self.level = dict.fromkeys(self.fusion.tensor_inputs, -1)
         self.placement = graph.placement
         self.layouts = self.placement.layouts
-        self._see_what_is_stored()
+        self._add_views_of_stored()
         for group in self.groups:
             for tensor in group.outputs:
                 self.layouts.setdefault(tensor, self.graph.layout_of(tensor))
@@ -75,9 +72,12 @@ class PlanAssembly:
             read = expr.inputs if expr is not None else (self.placement.written(tensor),)
             self.level[tensor] = max((self.level[t] for t in read), default=-1)
         order_boundaries(self.graph, self.groups, self._unseen())
+        stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
+        self._stored = frozenset(stored)
+        self._in_place = self._updates_in_place()
 
     def _unseen(self) -> list[TensorView]:
-        """Return boundary tensors whose memory no result, view, slice or call of torch shares."""
+        """Return boundary tensors whose memory no result, view, slice or torch call shares."""
         if self.fusion.updates:
             return []
         place = self.placement
@@ -86,7 +86,7 @@ class PlanAssembly:
         shown.update(place.of(SliceOf))
         return [t for g in self.groups for t in g.outputs if t not in shown]
 
-    def _see_what_is_stored(self) -> None:
+    def _add_views_of_stored(self) -> None:
         """Make results views where their source is stored for other kernels anyway."""
         graph = self.graph
         read = {t for g in self.groups for t in g.reads}
@@ -106,24 +106,13 @@ class PlanAssembly:
                     if view is not None:
                         group.outputs.remove(tensor)
                         self.layouts[source] = dense[source]
-                        graph.see(tensor, view)
+                        graph.add_view(tensor, view)
         self.groups = [group for group in self.groups if group.outputs]
 
     def plan(self) -> SegmentedFusion:
-        stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
-        self._stored = frozenset(stored)
-        graph = self.graph
-        self.in_place = updates_in_place(
-            self.fusion,
-            self.placement,
-            [
-                Writer(tuple(g.outputs), g.loads(graph), g.kernel.kind != "pointwise")
-                for g in self.groups
-            ],
-            [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
-        )
+        """Return the plan."""
         with conditions() as assumed:
-            made, device = self._segments(), graph.prices.device
+            made, device = self._segments(), self.graph.prices.device
             segments = awaited(
                 in_program_order(made, self.fusion, self.placement, device), self.placement
             )
@@ -137,8 +126,21 @@ class PlanAssembly:
             conditions=without_implied(assumed),
         )
 
+    def _updates_in_place(self) -> Mapping[TensorView, TensorView]:
+        """Return the updates that kernels write into the inputs: output -> input."""
+        graph = self.graph
+        return updates_in_place(
+            self.fusion,
+            self.placement,
+            [
+                Writer(tuple(g.outputs), g.loads(graph), g.kernel.kind != "pointwise")
+                for g in self.groups
+            ],
+            [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
+        )
+
     def _segments(self) -> list[Segment]:
-        """Return kernels, calls of torch, cats and views as segments, in execution order."""
+        """Return kernels, torch calls, cats and views as segments, in execution order."""
         segments: list[Segment] = []
         touching: dict[TensorView, list[tuple[int, Group]]] = {}
         groups = _by_level((g.level, g) for g in self.groups)
@@ -192,14 +194,14 @@ class PlanAssembly:
     ) -> Segment:
         """Return a segment that launches nothing: a view, or a cat written in pieces."""
         found = extract(self.fusion, (tensor,), set(sources), {})
-        # A pad of an empty tensor also reads that, beside its pieces.
+        # A pad of an empty tensor also reads that, in addition to its pieces.
         read = (v for v in map(found.whole, found.fusion.tensor_inputs) if not v.numel)
         inputs = tuple(dict.fromkeys((*sources, *read)))
         layouts = self._layouts_of(found)
         return Segment(index, kind, inputs, (tensor,), (), found.fusion, found.values, layouts)
 
     def _called(self, expr: OpaqueOp, index: int) -> Segment:
-        """Return the segment of a call of torch."""
+        """Return the segment of a torch call."""
         results = [e for e in self.graph.calls.values() if e.call == expr.call]
         outputs = tuple(e.output for e in results)
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, expr.inputs)))
@@ -250,7 +252,7 @@ class PlanAssembly:
             self.fusion,
             outputs,
             self._ends(group, inputs),
-            self.in_place,
+            self._in_place,
             [fold.output for fold in group.kernel.folds],
         )
         return Segment(
@@ -287,8 +289,8 @@ class PlanAssembly:
         touching: Mapping[TensorView, list[tuple[int, Group]]],
     ) -> tuple[Refusal, ...]:
         """Return why a kernel is not fused with the last kernels that touch its inputs."""
-        found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_TOLD:]}
-        near = [found[k] for k in sorted(found)[-MAX_TOLD:]]
+        found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_REFUSALS:]}
+        near = [found[k] for k in sorted(found)[-MAX_REFUSALS:]]
         whys = (self.cost.refusal(group.anchors, g.anchors) for g in near)
         return tuple(dict.fromkeys(why for why in whys if why is not None))
 
@@ -303,8 +305,8 @@ class PlanAssembly:
             for read in map(owner, expr.inputs):
                 why.setdefault(read, str(reasons[read]) if read in reasons else "torch reads it")
         for group in self.groups:
-            for tensor, offer in group.reads.items():
-                apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)
+            for tensor, candidate in group.reads.items():
+                apart = candidate.reason or self.cost.apart(group.anchors, candidate.writer.anchors)
                 why.setdefault(tensor, apart)
         readers_of: dict[TensorView, list[int]] = {}
         for s in segments:
@@ -331,7 +333,7 @@ class PlanAssembly:
 
 
 def _firsts(calls: Iterable[OpaqueOp]) -> Iterable[OpaqueOp]:
-    """Return the expression of the first result of each call of torch."""
+    """Return the expression of the first result of each torch call."""
     found: dict[int, OpaqueOp] = {}
     for expr in calls:
         found.setdefault(expr.call, expr)

@@ -1,6 +1,6 @@
-"""Overlap of communication and compute: collectives run beside kernels and calls. Each starts when
-its operand is ready; the first reader of the result waits for it. Collectives on one link run one
-after the other.
+"""Overlap of communication and compute: collectives run at the same time as kernels and
+calls. Each starts when its operand is ready; the first reader of the result waits for it.
+Collectives on one link run one after the other.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def awaited(segments: Sequence[Segment], placement: Placement) -> list[Segment]:
     overwrites the operand; -1 if none does. Views of results in flight do not wait.
     """
     found: dict[int, int] = {}
-    under_way: dict[int, tuple[set[TensorView], set[TensorView]]] = {}
+    pending: dict[int, tuple[set[TensorView], set[TensorView]]] = {}
     root = placement.root
     for k, segment in enumerate(segments):
         if segment.kind == "alias":
             continue
         written = set(map(root, segment.outputs))
         touched = written.union(map(root, segment.inputs))
-        for number, (result, read) in list(under_way.items()):
+        for number, (result, read) in list(pending.items()):
             if not (result.isdisjoint(touched) and read.isdisjoint(written)):
                 found[number] = k
-                del under_way[number]
+                del pending[number]
         if collective_of(segment) is not None:
-            under_way[k] = written, set(map(root, segment.inputs))
-    found |= dict.fromkeys(under_way, -1)
+            pending[k] = written, set(map(root, segment.inputs))
+    found |= dict.fromkeys(pending, -1)
     return [replace(s, awaited_by=found.get(k)) for k, s in enumerate(segments)]
 
 

@@ -1,6 +1,6 @@
 """Liveness: bytes that are allocated before and during each step of a sequence.
 
-A step is a segment of a plan, a fusion or a call of torch in a trace, or a region that may become a
+A step is a segment of a plan, a fusion or a torch call in a trace, or a region that may become a
 fusion. Storages are numbers here; the caller knows which tensors lie in them.
 """
 

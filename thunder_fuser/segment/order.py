@@ -1,4 +1,4 @@
-"""Execution order of a plan with calls of torch: kernels, calls and views in program order.
+"""Execution order of a plan with torch calls: kernels, calls and views in program order.
 
 For the few kernels of a fusion, breadth-first levels are as good as any order. Plans with calls may
 have thousands of segments, for which breadth-first order would hold the gradients of all weights at
@@ -28,7 +28,7 @@ from thunder_fuser.segment.plan import Segment
 def in_program_order(
     segments: Sequence[Segment], fusion: Fusion, placement: Placement, device: DeviceInfo
 ) -> list[Segment]:
-    """Renumber segments in program order, dependencies first; no change without calls of torch."""
+    """Renumber segments in program order, dependencies first; no change without torch calls."""
     if not any(s.kind == "opaque" for s in segments):
         return list(segments)
     position = {v: k for k, v in enumerate(fusion.values())}

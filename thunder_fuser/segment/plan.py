@@ -31,7 +31,7 @@ from thunder_fuser.segment.repro import script
 from thunder_fuser.time_model.estimate import Estimate
 
 Kind = Literal["pointwise", "reduction", "scan", "opaque", "alias", "concat"]
-"""Three kinds of kernels; a call of torch; views of existing memory; a tensor whose pieces kernels
+"""Three kinds of kernels; a torch call; views of existing memory; a tensor whose pieces kernels
 have written into its memory.
 """
 
@@ -41,7 +41,7 @@ MENTIONED_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One step of a plan: a kernel, a call of torch, or views and cats that launch nothing.
+    """One step of a plan: a kernel, a torch call, or views and cats that launch nothing.
 
     inputs         tensors whose memory the segment reads, in order of first use
     outputs        tensors that it writes, or provides as views
@@ -58,7 +58,7 @@ class Segment:
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          the reductions and scans that it does, in order
     refusals       why it is not fused with earlier kernels that share data with it
-    flops          arithmetic of a call of torch
+    flops          arithmetic of a torch call
     awaited_by     the segment that waits for a collective; -1: it completes before the call returns
     estimator      estimates its time on the device that the plan is for
     """
@@ -84,7 +84,7 @@ class Segment:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Estimate of the kernel by its template, or lower bound of the call of torch; None without
+        """Estimate of the kernel by its template, or lower bound of the torch call; None without
         either, and with open sizes.
         """
         runs = self.kernels or self.kind == "opaque"
@@ -92,7 +92,7 @@ class Segment:
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds of its kernel or call of torch; 0 if unknown."""
+        """Estimated seconds of its kernel or torch call; 0 if unknown."""
         found = self.estimate
         return 0.0 if found is None else found.seconds
 
@@ -149,15 +149,15 @@ class Segment:
             work = f", {self.flops:,} FLOPs" if self.flops else ""
             if self.awaited_by is not None:
                 end = "the end" if self.awaited_by < 0 else f"segment {self.awaited_by}"
-                return f"{self.head}: {self.operations[0]}, {cost}, under way until {end}"
+                return f"{self.head}: {self.operations[0]}, {cost}, in flight until {end}"
             return f"{self.head}: torch's {self.operations[0]}, {cost}{work}"
         if not self.kernels:
             why = (
                 "written in place" if self.kind == "concat" else "views" if self.views else "empty"
             )
             return f"{self.head}: {why}, no kernel"
-        beside = self.sector_bytes - self.bytes_read
-        wasted = 4 * beside > self.bytes_read and beside >= MENTIONED_BYTES
+        unneeded = self.sector_bytes - self.bytes_read
+        wasted = 4 * unneeded > self.bytes_read and unneeded >= MENTIONED_BYTES
         sectors = f" ({self.sector_bytes:,} B of sectors)" if wasted else ""
         cost = f"{self.bytes_read:,} B read{sectors}, {self.bytes_written:,} B written"
         return f"{self.head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
@@ -225,7 +225,7 @@ class SegmentedFusion:
 
     @property
     def calls(self) -> int:
-        """Number of calls of torch, regardless of the kernels that these launch."""
+        """Number of torch calls, regardless of the kernels that these launch."""
         return sum(s.kind == "opaque" for s in self.segments)
 
     @property
@@ -245,7 +245,7 @@ class SegmentedFusion:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of partial results that blocks write to workspaces and read, beside `bytes`. They
+        """Bytes of partial results that blocks write to workspaces and read; not in `bytes`. They
         belong to the schedules, which the device's multiprocessors and caches decide; 0 without a
         device.
         """
@@ -254,7 +254,7 @@ class SegmentedFusion:
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds of kernels, calls of torch and copies, in sequence; 0 if unknown."""
+        """Estimated seconds of kernels, torch calls and copies, in sequence; 0 if unknown."""
         device, copied = self.device, self._copied
         if device is None or not copied:
             return sum(s.seconds for s in self.segments)
@@ -294,7 +294,7 @@ class SegmentedFusion:
         """Return a line for each segment and boundary. `times`: with estimated times, which change
         as kernels do.
         """
-        calls = f" and {counted(self.calls, 'call')} of torch" if self.calls else ""
+        calls = f" and {counted(self.calls, 'torch call')}" if self.calls else ""
         head = (
             f"plan: {counted(self.kernels, 'kernel')}{calls}, {self.bytes:,} B moved "
             f"(ideal {self.bytes_ideal:,} B), "
@@ -302,7 +302,7 @@ class SegmentedFusion:
         )
         if times and self.device is not None and self.seconds:
             speed = f"{self.copy_fraction:.0%} of a copy's speed"
-            head += f"; {1e6 * self.seconds:.1f} us expected on {self.device.name}, {speed}"
+            head += f"; estimated {1e6 * self.seconds:.1f} us on {self.device.name}, {speed}"
             if self.workspace_bytes:
                 head += f"; {self.workspace_bytes:,} B through workspaces"
         told = {boundary.reason for boundary in self.boundaries}
@@ -310,7 +310,7 @@ class SegmentedFusion:
         for segment in self.segments:
             rows.append(segment)
             if times and (estimate := segment.estimate) is not None:
-                rows.append(f"  expected: {estimate}")
+                rows.append(f"  estimated: {estimate}")
             rows += [f"  apart: {r}" for r in segment.refusals if str(r) not in told]
         rows += self.boundaries
         if self.sizes is not None:

@@ -20,9 +20,8 @@ from thunder_fuser.segment.anchors.cat_slices import Sliced, cat_as_slices, join
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.anchors.inner_orders import inner_orders
 from thunder_fuser.segment.anchors.limits import Limited, limited
-from thunder_fuser.segment.assembly import Divide, PlanAssembly
+from thunder_fuser.segment.assembly import PlanAssembly
 from thunder_fuser.segment.layouts.layout_conversion import converted, strided
-from thunder_fuser.segment.partition.search import search
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.prices import PriceUnits
 from thunder_fuser.segment.shared_pieces import SharedPieces, shared_pieces
@@ -50,7 +49,6 @@ def partition_after(
 def partition(
     fusion: Fusion,
     layouts: Sequence[Layout] | None = None,
-    divide: Divide = search,
     device: DeviceInfo = H200,
     promised: Sequence[TorchMemory] = (),
 ) -> SegmentedFusion:
@@ -59,14 +57,14 @@ def partition(
     (default: those that torch gives the outputs of `fusion`).
     """
     within = limited(fusion)
-    best = _with_slices(within, layouts, divide, device, promised)
+    best = _with_slices(within, layouts, device, promised)
     strides = strided(best, device)
     changed = converted(within, best, strides) if strides else None
     if changed is None:
         return best
     # Results keep the memory layout that they have without the copies.
     known = promised or _of_outputs(fusion, layouts)
-    found = _with_slices(changed, layouts, divide, device, known)
+    found = _with_slices(changed, layouts, device, known)
     return found if _price(found, device) < _price(best, device) else best
 
 
@@ -86,7 +84,6 @@ def _price(plan: SegmentedFusion, device: DeviceInfo) -> int:
 def _with_slices(
     within: Limited,
     layouts: Sequence[Layout] | None,
-    divide: Divide,
     device: DeviceInfo,
     promised: Sequence[TorchMemory],
 ) -> SegmentedFusion:
@@ -97,7 +94,7 @@ def _with_slices(
         if tensors := (*within.joined, *joined):
             sliced = cat_as_slices(within.fusion, tensors, orders(), pieces)
         graph = AnchorGraph(sliced.fusion, layouts, device, within.cuts, promised, sliced)
-        return PlanAssembly(graph, divide).plan()
+        return PlanAssembly(graph).plan()
 
     @functools.cache
     def orders() -> Mapping[TensorView, Sequence[int]]:

@@ -59,7 +59,7 @@ class FusionOnMesh:
         self.annotations = annotations
         self.latest: Shardings | None = None
         self._placed = Recent[_Placed]()
-        # Apart from the programs, which a rank may also make by itself, to look at their plans.
+        # Apart from the programs, which a rank may also make alone, to look at their plans.
         self._agreed: WeakKeyDictionary[Communicator, Recent[bool]] = WeakKeyDictionary()
 
     def shardings(self, whole: Sequence[Any] = ()) -> Shardings:

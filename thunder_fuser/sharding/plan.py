@@ -43,7 +43,7 @@ class Volume:
 class MeshPlan:
     """Shardings, and the plan of rank 0. Plans of other ranks differ in offsets only.
 
-    plan   kernels and calls of torch, collectives included, with their bytes
+    plan   kernels and torch calls, collectives included, with their bytes
     name   part of the program: "forward", "backward"
     names  of tensors, as far as the program has names
     """
@@ -99,7 +99,7 @@ class MeshPlan:
 
     @property
     def work_seconds(self) -> float:
-        """Seconds of all kernels and calls of torch, without collectives."""
+        """Seconds of all kernels and torch calls, without collectives."""
         return self.plan.seconds - self.link_seconds
 
     @property
@@ -139,7 +139,9 @@ class MeshPlan:
             return "annotated so"
         if tensor in fusion.tensor_inputs:
             readers = [e for e in fusion.exprs if tensor in e.inputs]
-            return f"nobody places it, and {readers[0].op} reads all of it" if readers else "unread"
+            return (
+                f"it has no placement, and {readers[0].op} reads all of it" if readers else "unread"
+            )
         if any(isinstance(p, Partial) for p in self.shardings.made[tensor]):
             return "every rank had a part of each element, which are summed up"
         return "computed from what every rank has"
@@ -155,8 +157,8 @@ class MeshPlan:
         head += f"mesh {self.shardings.mesh} ({devices}); each rank holds {self.held:,} B of inputs"
         rows = [
             f"{head} and outputs, sends {self.sent:,} B",
-            f"  {counted(self.plan.kernels, 'kernel')} and {counted(self._others, 'call')} of "
-            f"torch, {1e6 * self.work_seconds:,.1f} us; collectives {1e6 * self.link_seconds:,.1f}"
+            f"  {counted(self.plan.kernels, 'kernel')} and {counted(self._others, 'torch call')}, "
+            f"{1e6 * self.work_seconds:,.1f} us; collectives {1e6 * self.link_seconds:,.1f}"
             f" us; together, as far as they can overlap, {1e6 * self.seconds:,.1f} us",
             *(f"  {volume}" for volume in self.volumes),
         ]

@@ -262,7 +262,7 @@ class _Axis:
                     yield _Strategy(others, partial)
 
     def _is_summed_on(self, expr: Expr) -> bool:
-        """True if a sum's only reader, but for casts, is another sum: one reduction serves both."""
+        """True if the only reader of a sum, behind casts, is a sum: one reduction serves both."""
         value = expr.output
         while isinstance(value, TensorView) and value not in self.results:
             readers = self._readers.get(value, ())

@@ -5,7 +5,7 @@ A view maps every element of its result to one of its operand. A digit of the op
 written in the result's index, is a form; where a digit of the result's index is the identical
 form, each device holds the elements that it needs (NVIDIA/Fuser #3987: splits, merges, slices and
 cats alike, whether the digit is outermost, innermost or between). Nothing is matched by pattern.
-For other operations (reductions, gathers, calls of torch) a table of labels maps the dimensions of
+For other operations (reductions, gathers, torch calls) a table of labels maps the dimensions of
 operands to those of the result.
 """
 

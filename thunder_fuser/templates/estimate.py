@@ -10,13 +10,13 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import OpaqueOp
 from thunder_fuser.segment.communication_overlap import collective_of, link_seconds
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
-from thunder_fuser.templates.choose import BY_NAME, schedule_segment
+from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
-from thunder_fuser.time_model.estimate import Estimate
+from thunder_fuser.time_model.estimate import Estimate, estimate_kernel
 
 
 def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
-    """Estimate the time of a segment's kernel, or of its call of torch, on `device`. Its copy time
+    """Estimate the time of a segment's kernel, or of its torch call, on `device`. Its copy time
     is that of the plan's bytes.
     """
     if segment.kind == "opaque":
@@ -99,5 +99,5 @@ def _estimate(program: _Program, device: DeviceInfo, moved: int) -> Estimate:
     schedule = schedule_segment(program.segment, device)
     body = program.segment.body
     kernel = lower(schedule, body.updates, body.definitions)
-    found = BY_NAME[schedule.template].estimate(schedule, kernel, device)
+    found = estimate_kernel(kernel, device)
     return replace(found, copy_seconds=moved / device.copy_bandwidth)

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Expr, Scalar, TensorView, Val
+from thunder_fuser.ir.tables.pointwise import COMPARISONS
 from thunder_fuser.lower.frame import Buffers, Frame
 from thunder_fuser.lower.scalar_graph import Argument, Compute, Load, PhiloxCall, Value
 from thunder_fuser.templates.template import S, Schedule, Template
 
 NOTHING: Mapping[Val, Expr] = MappingProxyType({})
-_QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
+_UNNAMED = COMPARISONS | {"cast", "where"}
 """Operations that are left out of kernel names."""
 
 
@@ -55,7 +56,7 @@ def _operations(schedule: Schedule, reductions: Sequence[str]) -> tuple[str, ...
     gathers = ["gather" for graph in schedule.graphs if graph.checks]
     computed = [n.op for n in _nodes(schedule) if isinstance(n, (Compute, PhiloxCall))]
     done = dict.fromkeys([*reductions, *gathers, *computed])
-    return tuple(op for op in done if op not in _QUIET)
+    return tuple(op for op in done if op not in _UNNAMED)
 
 
 def _parameters(

@@ -13,7 +13,7 @@ from thunder_fuser.lower.vectors.vectorize import RegisterArray
 AHEAD_BYTES = 4096
 """Distance in bytes of a prefetch ahead of its load, where memory is not contiguous."""
 PAGE_BYTES = 4096
-"""Page size in bytes, up to whose end a core prefetches contiguous memory by itself."""
+"""Page size in bytes, up to whose end a core prefetches contiguous memory in hardware."""
 
 
 def far_reads(
@@ -37,7 +37,7 @@ def far_reads(
 def prefetches(
     accesses: Sequence[RegisterArray], lanes: Lanes, device: DeviceInfo
 ) -> tuple[tuple[TensorView, Form], ...]:
-    """Return prefetches of reads that a core does not prefetch by itself.
+    """Return prefetches of reads that a core does not prefetch in hardware.
 
     Addresses may be wrong beyond the end, which a prefetch tolerates.
     """

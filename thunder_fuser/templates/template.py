@@ -13,7 +13,6 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.scalar_graph import ScalarGraph
 from thunder_fuser.lower.store import Store
-from thunder_fuser.time_model.estimate import Estimate, estimate_kernel
 
 
 class Schedule(Protocol):
@@ -62,11 +61,6 @@ class Lowered:
 S = TypeVar("S", bound=Schedule)
 
 
-def estimate_lowered(schedule: Schedule, kernel: ir.KernelIR, device: DeviceInfo) -> Estimate:
-    """Estimate the time of a kernel on a device by its statements."""
-    return estimate_kernel(kernel, device)
-
-
 @dataclass(frozen=True, slots=True)
 class Template(Generic[S]):
     """A row of `TEMPLATES` (choose.py).
@@ -76,7 +70,6 @@ class Template(Generic[S]):
     schedule    schedules a body on a device, or refuses
     fits_int32  True if all indices of the kernel fit into an Int32
     lower       lowers a schedule to statements
-    estimate    estimates the time of the kernel on a device
     """
 
     name: str
@@ -84,4 +77,3 @@ class Template(Generic[S]):
     schedule: Callable[[KernelBody, DeviceInfo], S | Refusal]
     fits_int32: Callable[[S], bool]
     lower: Callable[[S, Frame], Lowered]
-    estimate: Callable[[S, ir.KernelIR, DeviceInfo], Estimate] = estimate_lowered

@@ -98,25 +98,15 @@ class Estimate:
         if 10 * self.bytes_again > self.cache_bytes:
             text += f"; {round(self.bytes_again):,} B read again"
         if 2 * self.wanted_bytes < self.sector_bytes:
-            text += f"; {round(self.sector_bytes):,} B of sectors asked for"
+            text += f"; {round(self.sector_bytes):,} B of sectors requested"
         if self.workspace_bytes:
             text += f"; {self.workspace_bytes:,} B through a workspace"
         return text
 
 
-def estimate_kernel(
-    kernel: ir.KernelIR,
-    device: DeviceInfo,
-    registers: int | None = None,
-    ideal_bytes: int | None = None,
-) -> Estimate:
-    """Estimate a kernel on a device. `registers`: per thread, if the compiler's count is known;
-    `ideal_bytes`: the least bytes to move, if the plan knows them.
-    """
-    found = _Model(kernel, device, registers).estimate()
-    if ideal_bytes is None:
-        return found
-    return replace(found, copy_seconds=ideal_bytes / device.copy_bandwidth)
+def estimate_kernel(kernel: ir.KernelIR, device: DeviceInfo) -> Estimate:
+    """Estimate the time of a kernel on a device."""
+    return _Model(kernel, device).estimate()
 
 
 class _Need(NamedTuple):
@@ -150,15 +140,15 @@ class _Turn(NamedTuple):
 
 
 class _Model:
-    def __init__(self, kernel: ir.KernelIR, device: DeviceInfo, registers: int | None) -> None:
+    def __init__(self, kernel: ir.KernelIR, device: DeviceInfo) -> None:
         self.kernel, self.device = kernel, device
         self.regions = instruction_regions(kernel, _arch(device))
         self.warps = -(-kernel.threads // WARP_SIZE)
         self.clock = device.clock_rate * SUSTAINED
         self.sms = device.sms_of_clusters(kernel.cluster)
         self.busy = min(kernel.blocks, self.sms)
-        wanted = registers_of(kernel, device) if registers is None else registers
-        room = resident_blocks(device, kernel.threads, wanted, kernel.shared_bytes)
+        registers = registers_of(kernel, device)
+        room = resident_blocks(device, kernel.threads, registers, kernel.shared_bytes)
         each = -(-kernel.blocks // self.sms)
         self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
         self.bandwidth = device.copy_bandwidth
@@ -180,7 +170,7 @@ class _Model:
         memory = traffic.memory / self.bandwidth
         cache = traffic.cache / (self.bandwidth * _L2_RATE)
         parts = {"memory": memory, "L2": cache, **arithmetic, "latency": waiting * self._waves}
-        work = max(arithmetic.values()) * self.latency.share_beside_rows
+        work = max(arithmetic.values()) * self.latency.share_overlapped
         seconds = self._rounds(max(memory, cache), work, waiting, traffic)
         barriers = sum(r.grid_barriers * r.total for r in self.regions)
         extra = device.launch_seconds + barriers * device.grid_barrier_seconds
@@ -191,7 +181,7 @@ class _Model:
             self._bound(parts, seconds, extra, traffic),
             traffic.memory,
             traffic.cache,
-            traffic.asked,
+            traffic.requested,
             traffic.wanted,
             dict(mix),
             self.resident,
@@ -235,7 +225,7 @@ class _Model:
         """Return the seconds of all waves, full and partial, and of both ends of the kernel."""
         blocks, sms = self.kernel.blocks, self.sms
         work = work * self.busy / blocks
-        need = _Need(memory / blocks, traffic.loaded, traffic.ahead, work, waiting)
+        need = _Need(memory / blocks, traffic.loaded, traffic.prefetched, work, waiting)
         full, rest = divmod(blocks, sms * self.resident)
         keeping_step = 1 if self._waves <= 1 else _IN_STEP if self.kernel.cluster > 1 else 0
         in_step = min(full, keeping_step)
@@ -321,7 +311,7 @@ class _Model:
     @property
     def _parts_of_block(self) -> int:
         """Agents of a block: its warps if the busiest region has no barriers, its groups if these
-        have barriers of their own, else 1. Barriers that are rare beside that region do not count.
+        have barriers of their own, else 1. Barriers that are rarer than that region do not count.
         """
         if self.latency.copies_rows:
             return 1
@@ -342,7 +332,7 @@ class _Model:
         word, most = max(
             ((w, s) for w, s in parts.items() if w != "latency"), key=lambda part: part[1]
         )
-        if word in ("memory", "L2") and traffic.asked > 1.5 * traffic.wanted:
+        if word in ("memory", "L2") and traffic.requested > 1.5 * traffic.wanted:
             word = "sectors"
         return word if most > 0.75 * seconds else "latency"
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.time_model import instruction_table as table
 from thunder_fuser.time_model.instruction_indices import IndexMix
 from thunder_fuser.time_model.instruction_memory import Place, Value
@@ -72,13 +73,13 @@ class ExpressionMix(IndexMix):
         operands = [self.expr(x) for x in e.operands]
         dtype = self._type_of(e.operands[-1])
         mixed = table.BRIEF[e.op] if e.brief else table.of_operation(e.op, dtype)
-        if e.op in ("div", "truediv") and _is_power_of_two(e.operands[1]):
+        if e.op in pointwise.QUOTIENTS and _is_power_of_two(e.operands[1]):
             mixed = table.of_operation("mul", dtype)
         return self.apply_to(
             (e.op, dtype, e.brief),
             mixed,
             operands,
-            is_sum=e.op in ("add", "sub") and dtype.is_floating,
+            is_sum=e.op in pointwise.SUMS and dtype.is_floating,
             is_product=e.op == "mul" and dtype.is_floating,
             is_sign=e.op == "neg" and dtype.is_floating,
         )

@@ -91,7 +91,7 @@ _FLOATING: Mapping[str, tuple[_Row, _Row]] = {
 _MODIFIERS = frozenset({"real", "imag", "complex", "isreal"})
 """Operations without instructions: they rename operands."""
 _FREE = mix()
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf"})
+_TESTS = pointwise.COMPARISONS | {"isnan", "isfinite", "isinf"}
 _CONVERSIONS: Mapping[tuple[DataType, DataType], Mix] = {
     (DataType.BFloat16, DataType.Float): mix(0, 1),
     (DataType.Half, DataType.Float): mix(1),
@@ -139,7 +139,7 @@ def of_operation(op: str, dtype: DataType) -> Mix:
         # Two parts, each at twice the cost of a real operation.
         real = DataType.Double if dtype is DataType.ComplexDouble else DataType.Float
         return times(of_operation(op, real), 4)
-    if op in _COMPARISONS:
+    if op in _TESTS:
         return mix(0, 0, 0, 0, 1) if dtype is DataType.Double else mix(0, _words(dtype))
     if op == "where":
         return mix(0, _words(dtype))

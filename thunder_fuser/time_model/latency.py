@@ -34,7 +34,7 @@ class Latency:
 
     regions    of the kernel
     rows       the outermost loop of its busiest region, if all blocks run at the same time: what is
-               outside of it has no other block's rows beside it
+               outside of it overlaps with no other block's rows
     sizes      bytes of tensors, by name
     threads    resident threads of a multiprocessor
     waves      blocks of the grid / resident blocks of the device
@@ -51,23 +51,23 @@ class Latency:
     def _clock(self) -> float:
         return self.device.clock_rate * SUSTAINED
 
-    def is_beside_rows(self, region: Region) -> bool:
-        """True for what a block does beside other blocks' rows: all of it, unless blocks run at the
+    def overlaps_with_rows(self, region: Region) -> bool:
+        """True for what overlaps with other blocks' rows: all of it, unless blocks run at the
         same time and each has rows in a loop.
         """
         return self.rows is None or self.rows in region.line
 
     @property
-    def share_beside_rows(self) -> float:
-        """Fraction of all instructions that blocks issue beside other blocks' rows."""
+    def share_overlapped(self) -> float:
+        """Fraction of all instructions that overlap with other blocks' rows."""
         every = sum(r.instructions * r.total for r in self.regions)
-        beside = filter(self.is_beside_rows, self.regions)
-        return sum(r.instructions * r.total for r in beside) / (every or 1.0)
+        overlapped = filter(self.overlaps_with_rows, self.regions)
+        return sum(r.instructions * r.total for r in overlapped) / (every or 1.0)
 
     def of_block(self) -> float:
-        """Return the seconds that a block waits for loads, barriers and shuffles beside rows."""
+        """Return the seconds that a block waits where other blocks' rows overlap with it."""
         found = _BLOCK_SECONDS if self.rows is None else 0.0
-        for region in filter(self.is_beside_rows, self.regions):
+        for region in filter(self.overlaps_with_rows, self.regions):
             loads = self.device.load_seconds * sum(self._load_waits(region))
             meetings = region.total * _meeting_clocks(region) / self._clock
             found += meetings + _waits(region) * loads
@@ -77,7 +77,7 @@ class Latency:
         """Return the seconds before and behind the rows: memory is idle while all blocks begin, and
         while they combine what they have of their rows.
         """
-        around = [r for r in self.regions if not (self.is_beside_rows(r) or r.finishes)]
+        around = [r for r in self.regions if not (self.overlaps_with_rows(r) or r.finishes)]
         clocks = sum(region.total * self._chain_clocks(region) for region in around)
         # Loads between two barriers wait together, the asynchronous copies of a first row as well;
         # those of some threads are waited for by all.
@@ -95,7 +95,7 @@ class Latency:
     @property
     def _awaited_in_rows(self) -> Iterator[Access]:
         """Yield the loads that each row waits for, the first one, too."""
-        for region in filter(self.is_beside_rows, self.regions):
+        for region in filter(self.overlaps_with_rows, self.regions):
             for access in region.accesses:
                 if not (access.is_store or access.is_ahead or access.is_async):
                     yield access

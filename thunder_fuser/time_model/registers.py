@@ -66,8 +66,8 @@ def asking_for_occupancy(kernel: ir.KernelIR, device: DeviceInfo) -> ir.KernelIR
     is_close = few < registers <= few + _TOO_MANY
     has_room = blocks > 0 and (blocks + 1) * kernel.threads <= most
     read = [p for p in kernel.parameters if p.is_pointer and (p.aliased or not p.written)]
-    under_way = sum(p.bytes for p in read) / kernel.blocks * blocks
-    is_short = under_way <= device.bytes_in_flight_per_sm
+    in_flight = sum(p.bytes for p in read) / kernel.blocks * blocks
+    is_short = in_flight <= device.bytes_in_flight_per_sm
     fills = kernel.blocks > blocks * device.sm_count
     is_worth_asking = is_close and has_room and is_short and fills
     return replace(kernel, min_blocks_hint=blocks + 1) if is_worth_asking else kernel
@@ -83,7 +83,7 @@ def _is_fetch(s: ir.Stmt) -> bool:
 
 def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
     """Yield arrays unpacked from words that are assigned once: they need no registers of their own
-    beside the words.
+    in addition to the words.
     """
     times = Counter(array_name(s.target) for s in statements if isinstance(s, ir.Assign))
     for s in statements:

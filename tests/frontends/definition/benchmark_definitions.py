@@ -1,6 +1,6 @@
 """The workloads of nvFuser's benchmarks, as definitions in the style of its users.
 
-Sizes are open where theirs are, names are nvFuser's, and each stands beside what torch computes in
+Sizes are open where theirs are, names are nvFuser's, and each stands against what torch computes in
 float64.
 """
 

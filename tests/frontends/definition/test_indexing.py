@@ -38,7 +38,7 @@ def defined(define: Define, *inputs: torch.Tensor) -> FusionDefinition:
 
 
 class Runs:
-    """Definitions, compiled as one program, beside what they should give."""
+    """Definitions, compiled as one program, with the expected results."""
 
     def __init__(self, device: torch.device, *, for_gpu: bool) -> None:
         self.device = device

@@ -1,4 +1,4 @@
-"""Definitions whose kernels are compiled as one program, each beside what it should give."""
+"""Definitions whose kernels are compiled as one program, each with the expected result."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_compiling_is_not_changed_by_a_default_device(mode: Callable[[], object]
 
 
 class Calls(TorchFunctionMode):
-    """Every call of torch."""
+    """Every torch call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What fusing holds in memory, beside Thunder with torch alone, and whether estimates are true."""
+"""What fusing holds in memory, against Thunder with torch alone, and whether estimates are true."""
 
 from __future__ import annotations
 

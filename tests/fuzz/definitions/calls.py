@@ -128,7 +128,7 @@ def _random_like(m: Maker) -> None:
         m.do(m.rng.choice(("rand_like", "randn_like")), x)
 
 
-# ---- calls of torch
+# ---- torch calls
 
 
 def _operand(m: Maker, dims: Dims, dtype: DataType) -> Ref | None:

@@ -286,4 +286,4 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         "select": lambda arg, index, dim: arg.select(dim, int(index)),
     }
 )
-"""By name; pointwise operations, random numbers and calls of torch have tables of their own."""
+"""By name; pointwise operations, random numbers and torch calls have tables of their own."""

@@ -5,7 +5,8 @@
         fd.add_output(fd.ops.relu(x))
     (y,) = fd.execute([a])
 
-`Recorder`, its base class, records a definition; this class runs and shows it.
+Its base classes record a definition (`Recorder`) and show what it compiles to (`Inspection`); this
+class compiles and runs it.
 """
 
 from __future__ import annotations
@@ -13,32 +14,29 @@ from __future__ import annotations
 import contextvars
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserError
 from thunder_fuser.frontends.definition.calling import Device, called_with, device_of, flattened
 from thunder_fuser.frontends.definition.executor_cache import FusionCache, FusionExecutorCache
-from thunder_fuser.frontends.definition.graph import Fusion, graph_of
-from thunder_fuser.frontends.definition.listing import math_text
+from thunder_fuser.frontends.definition.inspection import Inspection
 from thunder_fuser.frontends.definition.multidevice.api import output_shardings
 from thunder_fuser.frontends.definition.multidevice.ranks import Ranks
 from thunder_fuser.frontends.definition.operations.ops import Ops
 from thunder_fuser.frontends.definition.operations.unavailable import HandSchedule
 from thunder_fuser.frontends.definition.profile import FusionProfile, is_profiling, profiled
 from thunder_fuser.frontends.definition.recording.recorder import Recorder
-from thunder_fuser.frontends.definition.scripts import captured_logs, faked, reproduction
+from thunder_fuser.frontends.definition.scripts import captured_logs, faked
 from thunder_fuser.frontends.definition.validation.compare import check_outputs, expected_outputs
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.size_equations import line_of
 from thunder_fuser.runtime.binding.modes import wants_operations
-from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.sharding.annotations import Placed
 from thunder_fuser.sharding.mesh import DeviceMesh
 from thunder_fuser.sharding.on_mesh import placed_on
@@ -51,7 +49,7 @@ _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVa
 )
 
 
-class FusionDefinition(Recorder):
+class FusionDefinition(Inspection):
     """A fusion written by hand; compiled at the first call for each kind of inputs.
 
     Defined in a `with` block, or in the method `definition` of a subclass. `id` and `max_length`
@@ -61,13 +59,11 @@ class FusionDefinition(Recorder):
 
     def __init__(self, id: int | None = None, max_length: int = 9999) -> None:
         super().__init__()
-        self.fake_inputs: list[Any] | None = None
-        """Inputs of `execute(save_repro_inputs=True)` as fake tensors; None before such a call."""
         self.sched = HandSchedule()
         self._fec: FusionExecutorCache | None = None
         self._profile: FusionProfile | None = None
         self._debug_output: str | None = None
-        self._is_told = False
+        self._has_warned = False
         self._ranks: Ranks | None = None
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
 
@@ -124,16 +120,24 @@ class FusionDefinition(Recorder):
         Other options are nvFuser's and ignored. Raises NotImplementedError without a definition,
         FuserTypeError or FuserValueError for inputs that do not fit it.
         """
-        if not self._is_told:
-            self._say_what_is_not_used(override_user_schedule)
-        if capture_debug_output:
-            with captured_logs() as log:
-                outputs = self.execute(
-                    inputs, device=device, save_repro_inputs=save_repro_inputs,
-                    print_repro=print_repro, profile=profile,
-                )  # fmt: skip
-            self._debug_output = log.getvalue()
-            return outputs
+        if not self._has_warned:
+            self._warn_of_unused_schedule(override_user_schedule)
+        if not capture_debug_output:
+            self._debug_output = None
+            return self._execute(inputs, device, save_repro_inputs, print_repro, profile)
+        with captured_logs() as log:
+            outputs = self._execute(inputs, device, save_repro_inputs, print_repro, profile)
+        self._debug_output = log.getvalue()
+        return outputs
+
+    def _execute(
+        self,
+        inputs: Sequence[Any],
+        device: Device,
+        save_repro_inputs: bool,
+        print_repro: bool,
+        profile: bool,
+    ) -> list[torch.Tensor]:
         compiled = self.compiled
         if self.loops:
             # On a mesh, inputs and outputs are the local shards of this process' rank.
@@ -141,7 +145,6 @@ class FusionDefinition(Recorder):
             self._record_output_shardings()
             return outputs
         flat, where = self._drawn(inputs, device), device_of(device)
-        self._debug_output = None
         if save_repro_inputs:
             self.fake_inputs = faked(flat)
         if print_repro:
@@ -202,12 +205,7 @@ class FusionDefinition(Recorder):
         found._builder = self._builder.copied()
         return found
 
-    # ---- inspection
-
-    @property
-    def fusion(self) -> Fusion:
-        """The fusion as defined so far."""
-        return graph_of(self._builder.build(), self)
+    # ---- compilation
 
     @property
     def fec(self) -> FusionExecutorCache:
@@ -303,75 +301,6 @@ class FusionDefinition(Recorder):
         placed = self.ranks.latest
         self.fec.output_shardings = output_shardings(placed) if placed else ()
 
-    def plan(
-        self, inputs: Sequence[Any] | None = None, *, sizes: Mapping[str, int] | None = None
-    ) -> SegmentedFusion:
-        """The execution plan: kernels, bytes, boundary tensors.
-
-        Inputs (fake tensors will do) give the sizes that the definition leaves open. Without
-        inputs: the plan of the last call. Before the first call, or with `sizes`, bytes are
-        formulas in the open sizes, and the plan is made for `sizes`, keyed as in the plan's text,
-        or for large sizes: see `CompiledFusion.plan`.
-        """
-        compiled = self.compiled
-        if inputs is None and sizes is None and compiled.latest is not None:
-            return compiled.latest.plan
-        return compiled.plan(None if inputs is None else self._completed(inputs), sizes)
-
-    def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
-        """The kernels for such inputs, as source text; compiles nothing."""
-        return self._executor_cache().kernels(inputs)
-
-    def cuda_code_for(
-        self,
-        inputs: Sequence[Any],
-        intrinsic_code: bool = False,
-        override_user_schedule: bool = False,
-    ) -> str:
-        """Source of these kernels; with `intrinsic_code` also the headers that they include."""
-        return self._executor_cache().get_cuda_kernel(inputs, intrinsic_code)
-
-    def last_cuda_code(
-        self, intrinsic_code: bool = False, override_user_schedule: bool = False
-    ) -> str:
-        """Source of the kernels compiled last; FuserError before the first call."""
-        return self._executor_cache().last_cuda_code(intrinsic_code)
-
-    def fusion_ir(self) -> str:
-        """The operations as defined, before any pass."""
-        return math_text(self.fusion)
-
-    def scheduled_fusion_ir_for(
-        self,
-        inputs: Sequence[Any],
-        tensor_transforms: bool = False,
-        override_user_schedule: bool = False,
-    ) -> str:
-        """The plan for such inputs, its launches, and the operations after the passes.
-
-        With `tensor_transforms` also the domain transforms of each tensor.
-        """
-        return self._executor_cache().get_scheduled_ir(inputs, tensor_transforms)
-
-    def last_scheduled_fusion_ir(
-        self, tensor_transforms: bool = False, override_user_schedule: bool = False
-    ) -> str:
-        """`scheduled_fusion_ir_for` the inputs compiled last; FuserError before the first call."""
-        return self._executor_cache().get_most_recent_scheduled_ir(tensor_transforms)
-
-    def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
-        """A script that defines the fusion and, given inputs, runs it on random ones like these."""
-        flat = None if inputs is None else self._completed(inputs)
-        return reproduction(self.compiled.fusion, flat)
-
-    getReproString = repro_script_for
-
-    def last_repro_script(self) -> str:
-        """The script for the last `execute(inputs, save_repro_inputs=True)`."""
-        if self.fake_inputs is None:
-            raise FuserError("no inputs are kept: call execute(inputs, save_repro_inputs=True)")
-        return self.repro_script_for(self.fake_inputs)
-
     def __repr__(self) -> str:
         return to_python(self._builder.build())
 
@@ -382,17 +311,13 @@ class FusionDefinition(Recorder):
             return flattened(inputs)
         return called_with(inputs, device, count)
 
-    def _completed(self, inputs: Sequence[Any]) -> list[Any]:
-        """Flat inputs of a query, completed by a placeholder RNG state; nothing is drawn."""
-        return self._executor_cache().completed(inputs)
-
     def _is_begun(self) -> bool:
         fusion = self._builder.build()
         return bool(fusion.inputs or fusion.exprs)
 
-    def _say_what_is_not_used(self, silently: bool) -> None:
+    def _warn_of_unused_schedule(self, silently: bool) -> None:
         """Warn, once, that a subclass's `schedule` method is not used."""
-        self._is_told = True
+        self._has_warned = True
         if hasattr(self, "schedule") and not silently:
             warnings.warn(
                 f"{type(self).__name__}.schedule is not used: thunder_fuser makes every schedule "

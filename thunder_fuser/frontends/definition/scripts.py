@@ -23,7 +23,7 @@ from thunder_fuser.ir.printer import number_text, to_python
 def reproduction(fusion: Fusion, inputs: Sequence[Any] | None) -> str:
     """The script; without inputs it ends with the definition.
 
-    `inputs` includes the drawn RNG seed and offsets: the script passes these rather than draw anew.
+    `inputs` includes the drawn RNG seed and offsets: the script passes these and draws none.
     """
     if inputs is not None:
         fusion = replace(fusion, draws=0)

@@ -48,8 +48,8 @@ from thunder_fuser.frontends.thunder.first_calls import compile_together
 from thunder_fuser.frontends.thunder.fuel import Tank
 from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
 from thunder_fuser.frontends.thunder.lookasides import lookasides
-from thunder_fuser.frontends.thunder.memory.reruns import choices_of, with_reruns
 from thunder_fuser.frontends.thunder.memory.saved_values import with_kept_values, with_shared_values
+from thunder_fuser.frontends.thunder.memory.within_budget import within_budget
 from thunder_fuser.frontends.thunder.regions import formation
 from thunder_fuser.frontends.thunder.regions.joint_graph import TraceGraph, trace_graph
 from thunder_fuser.frontends.thunder.regions.primitives import primitives
@@ -68,7 +68,6 @@ from thunder_fuser.frontends.thunder.trace.single_assignment import single_assig
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
-from thunder_fuser.segment.regions.budget import Choices, Recomputed, Traded
 from thunder_fuser.segment.regions.joining import join
 from thunder_fuser.segment.regions.joint_graph import Partition, Role
 from thunder_fuser.segment.regions.rematerialization import Rematerialization
@@ -76,10 +75,6 @@ from thunder_fuser.segment.regions.splitting import split
 from thunder_fuser.segment.regions.storages import saved_bytes
 
 logger = logging.getLogger(__name__)
-
-
-_TRIALS = 4
-"""Most times that a trace is planned again to meet a memory budget."""
 
 
 def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
@@ -107,7 +102,7 @@ class _Planned(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that the forward saves for the backward, beside its arguments and results."""
+        """Bytes that the forward saves for the backward, besides its arguments and results."""
         regions = self.rematerialize(self.partition)
         return saved_bytes(self.rematerialize.graph, self.partition, regions)
 
@@ -200,38 +195,23 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         return fused
 
     def _planned(
-        self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool, asked: float | None
+        self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool, budget: float | None
     ) -> TraceCtx:
-        """Return the trace with fusions. `asked`: memory budget of a joint trace, in bytes (int)
-        or as a share of what is saved without one (float).
+        """Return the trace with fusions. `budget`: memory budget of a joint trace, as in
+        `within_budget`.
         """
         fuel, given = copy(self._tank), trace
         look_through(trace.bound_symbols)
         trace = in_phases(data_parallel.scheduled(trace, self._is_fusible, self.opmap))
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
-        plan = partial(self._fused, may_reorder=may_reorder, saves_like_torch=saves_like_torch)
-        fused = plan(trace, originals)
-        traded = None
-        if asked is not None and fused.facts.forward is not None:
-            unbudgeted = saved = fused.saved_bytes
-            limit = int(asked * unbudgeted) if isinstance(asked, float) else asked
-            choices: Choices | None = None
-            target, recomputed = limit, tuple[Recomputed, ...]()
-            for _ in range(_TRIALS):
-                if saved <= limit:
-                    break
-                choices = choices or choices_of(trace, fused.facts, self._is_fusible)
-                again = choices.within(target)
-                renamed = dict(originals)
-                joint = with_reruns(trace, choices, again, renamed)
-                self._tank = copy(fuel)
-                fused = plan(joint, renamed)
-                saved = fused.saved_bytes
-                recomputed = choices.recomputed(again)
-                # Fusions may save other values than those that were chosen.
-                target -= max(saved - limit, 0)
-            traded = Traded(limit, saved, unbudgeted, recomputed)
+
+        def plan(trace: TraceCtx, originals: Mapping[str, str]) -> _Planned:
+            # A plan that is made again has the fuel of the first one.
+            self._tank = copy(fuel)
+            return self._fused(trace, originals, may_reorder, saves_like_torch)
+
+        fused, traded = within_budget(trace, originals, budget, plan, self._is_fusible)
         for refusal in fused.record.finish(trace, traded).all_refusals():
             logger.debug("%s", refusal)
         # Constant gradients, which read no GET_GRAD, are left to torch: see `has_gradients`.
@@ -245,18 +225,14 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         may_reorder: bool,
         saves_like_torch: bool,
     ) -> _Planned:
-        retyped = retype(trace, self._is_fusible)
-        left = retyped.left
-        whole = with_statistics(
-            retyped.trace, lambda bsym: id(bsym) not in left and self._is_fusible(bsym)
-        )
-        retyped = replace(retyped, trace=whole)
+        """Return a trace of which every value is assigned once with its fusions."""
+        retyped = self._retyped(trace)
         trace = retyped.trace
         recorded = Recorded(trace, originals)
-        compilation = FusionRecord(recorded)
+        record = FusionRecord(recorded)
         draws = RngStates(trace, recorded, self._draw)
         facts = formation.survey(trace, recorded, saves_like_torch=saves_like_torch)
-        fusible = self._fusible(retyped, compilation)
+        fusible = self._fusible(retyped, record)
         parts = list(formation.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims = {
             k: primitives(p, recorded, draws, facts) for k, p in enumerate(parts) if p.is_fusible
@@ -273,20 +249,20 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             for unit, part in zip(partition, parts, strict=True)
         )
         partition, fused = self._fuse_all(traced, partition, parts, rematerialize)
-        symbols: list[BoundSymbol] = []
-        for k, part in enumerate(parts):
-            if not part.is_fusible:
-                compilation.refused(part.symbols, part.refusals)
-                symbols += part.symbols
-            elif k in fused:
-                for call in fused[k].call:
-                    compilation.fused(call.sym.name, part.symbols)
-                symbols += (*fused[k].call, *fused[k].views)
         result = from_trace(trace)
-        result.bound_symbols = live(list(draws.drawn(symbols)))
+        result.bound_symbols = live(list(draws.drawn(_with_fusions(parts, fused, record))))
         if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
             raise InternalError(f"in the trace with fusions, {wrong}")
-        return _Planned(result, compilation, facts, partition, rematerialize)
+        return _Planned(result, record, facts, partition, rematerialize)
+
+    def _retyped(self, trace: TraceCtx) -> Retyped:
+        """Return the trace with torch's result types, and with statistics for gradients."""
+        retyped = retype(trace, self._is_fusible)
+
+        def is_fusible(bsym: BoundSymbol) -> bool:
+            return id(bsym) not in retyped.left and self._is_fusible(bsym)
+
+        return replace(retyped, trace=with_statistics(retyped.trace, is_fusible))
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """Return the bound symbol of one fusion that replaces a region; nothing is compiled yet.
@@ -315,14 +291,14 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         )
         return bind_fusion(self, call, inputs, outputs, prims)
 
-    def _fusible(self, retyped: Retyped, compilation: FusionRecord) -> set[int]:
+    def _fusible(self, retyped: Retyped, record: FusionRecord) -> set[int]:
         """Return the `id`s of symbols of claimed prims whose result types are torch's."""
         symbols = retyped.trace.bound_symbols
         fusible = {id(bsym) for bsym in symbols if self._is_fusible(bsym)}
         refused = {k: r for k, r in retyped.left.items() if k in fusible}
         for bsym in symbols:
             if id(bsym) in refused:
-                compilation.refused((bsym,), (refused[id(bsym)],))
+                record.refused((bsym,), (refused[id(bsym)],))
         return fusible - refused.keys()
 
     def _is_fusible(self, bsym: BoundSymbol) -> bool:
@@ -365,6 +341,22 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                 calls = {k: fused.call[0] for k, fused in found.items() if fused.call}
                 compile_together(parts, regions, calls)
                 return partition, found
+
+
+def _with_fusions(
+    parts: Sequence[formation.RegionCandidate], fused: Mapping[int, _Fused], record: FusionRecord
+) -> list[BoundSymbol]:
+    """Return the symbols of the parts, fusions in place of regions, and note both in `record`."""
+    symbols: list[BoundSymbol] = []
+    for k, part in enumerate(parts):
+        if not part.is_fusible:
+            record.refused(part.symbols, part.refusals)
+            symbols += part.symbols
+        elif k in fused:
+            for call in fused[k].call:
+                record.fused(call.sym.name, part.symbols)
+            symbols += (*fused[k].call, *fused[k].views)
+    return symbols
 
 
 def _unbuildable(region: formation.Region, name: str, error: Exception) -> Refusal:

@@ -34,7 +34,7 @@ def saves_like_torch() -> bool:
 
 
 def memory_budget() -> int | float | None:
-    """Limit on what is saved for backward beside arguments and results: bytes (int), or a share of
+    """Limit on what is saved for backward besides arguments and results: bytes (int), or a share of
     what is saved without a limit (float from 0 to 1); None if not set.
     """
     asked = get_compile_option(

@@ -8,7 +8,7 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *Calls whose operands or arguments Thunder takes in another way* (`as_in_torch.py`).
 
-*Numbers beside tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
+*Numbers as operands of tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
 
 *Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
 
@@ -122,25 +122,7 @@ def lookasides() -> dict[Function, Function]:
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
-    found[TensorProxy.__getitem__] = lambda x, key: ltorch.getitem(x, in_range(x, key))
-    found[TensorProxy.__pow__] = found[ltorch.pow]
-    found[TensorProxy.__ipow__] = found[ltorch.pow_]
-    found[TensorProxy.__sub__] = found[ltorch.sub]
-    found[TensorProxy.__rsub__] = lambda x, other: difference(ltorch.sub, other, x)
-    found[TensorProxy.__isub__] = found[ltorch.sub_]
-    # torch adds the number to the tensor, in either order of the operands.
-    found[TensorProxy.__radd__] = ltorch.add
-    found[TensorProxy.__rtruediv__] = number_divided
-    # Thunder looks up methods for these that it does not define.
-    found[TensorProxy.__mod__] = found[ltorch.remainder]
-    found[TensorProxy.__rmod__] = lambda x, other: quotient_in_dtype(ltorch.remainder, other, x)
-    found[TensorProxy.__imod__] = ltorch.remainder_
-    found[TensorProxy.__floordiv__] = found[ltorch.floor_divide]
-    found[TensorProxy.__rfloordiv__] = lambda x, other: ltorch.floor_divide(
-        in_dtype_of(other, x), x
-    )
-    # Code asks what torch's dtype is, or has, by `is`, as a key, or by an attribute.
-    found[TensorProxy.dtype.fget] = lambda x: dtypes.to_torch_dtype(x.dtype)
+    found |= _of_proxies(found)
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
     for theirs, check in checked_calls():
         found[theirs] = check(found.get(theirs, symbol_of(theirs)))
@@ -149,6 +131,31 @@ def lookasides() -> dict[Function, Function]:
         found[write] = lambda graph: write(graph)
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
+
+
+def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
+    """Return the replacements of methods and attributes of tensor proxies. `found`: those of
+    functions.
+    """
+    return {
+        TensorProxy.__getitem__: lambda x, key: ltorch.getitem(x, in_range(x, key)),
+        TensorProxy.__pow__: found[ltorch.pow],
+        TensorProxy.__ipow__: found[ltorch.pow_],
+        TensorProxy.__sub__: found[ltorch.sub],
+        TensorProxy.__rsub__: lambda x, other: difference(ltorch.sub, other, x),
+        TensorProxy.__isub__: found[ltorch.sub_],
+        # torch adds the number to the tensor, in either order of the operands.
+        TensorProxy.__radd__: ltorch.add,
+        TensorProxy.__rtruediv__: number_divided,
+        # Thunder looks up methods for these that it does not define.
+        TensorProxy.__mod__: found[ltorch.remainder],
+        TensorProxy.__rmod__: lambda x, other: quotient_in_dtype(ltorch.remainder, other, x),
+        TensorProxy.__imod__: ltorch.remainder_,
+        TensorProxy.__floordiv__: found[ltorch.floor_divide],
+        TensorProxy.__rfloordiv__: lambda x, y: ltorch.floor_divide(in_dtype_of(y, x), x),
+        # Code reads torch's dtype, or an attribute of it, or compares it by `is`, or as a key.
+        TensorProxy.dtype.fget: lambda x: dtypes.to_torch_dtype(x.dtype),
+    }
 
 
 def _in_parts(function: Function, symbol: Symbol) -> Function:

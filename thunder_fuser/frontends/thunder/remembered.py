@@ -1,4 +1,4 @@
-"""Cached facts of a bound symbol, stored in its `__dict__` beside Thunder's cached properties.
+"""Cached facts of a bound symbol, stored in its `__dict__` next to Thunder's cached properties.
 
 Arguments and results of a bound symbol do not change: Thunder's own cached properties rely on that.
 `from_bsym` drops all of them, even for a copy that differs in tags alone.

@@ -1,5 +1,5 @@
 """Graph of a program as SVG: one column per part, steps from top to bottom; a backward runs from
-bottom to top beside its forward, so that edges of saved tensors are about horizontal.
+bottom to top next to its forward, so that edges of saved tensors are about horizontal.
 
 Equal layers are one frame with a count. An edge is one or more tensors in memory between two steps;
 edges to the next step are straight, others are routed at the outer side of the column.

@@ -39,7 +39,7 @@ def body(program: Program) -> str:
         ("lines", "Lines of the program", lines(program)),
         ("kernels", "Kernels", kernels(program)),
         ("refusals", "Left to torch", refusals(program.refusals)),
-        ("apart", "Kernels apart", refusals(program.apart)),
+        ("apart", "Why kernels are separate", refusals(program.apart)),
         *texts(program),
     )
     shown = [(anchor, title, html) for anchor, title, html in sections if html]
@@ -59,7 +59,7 @@ def body(program: Program) -> str:
 
 
 def styled(html: str) -> str:
-    """Wrap a part of the page with its style sheet, for display by itself."""
+    """Wrap a part of the page with its style sheet, for display alone."""
     style = f"<style>{_resource('draw/picture.css')}</style>"
     return f'{style}<div class="thunder-fuser"><div class="wide">{html}</div></div>'
 
@@ -72,11 +72,11 @@ def _resource(name: str) -> str:
 def _facts(program: Program) -> str:
     peak = program.peak()
     facts = [
-        (f"{program.kernels:,}", "kernels of ours"),
-        (f"{program.calls:,}", "calls of torch"),
+        (f"{program.kernels:,}", "generated kernels"),
+        (f"{program.calls:,}", "torch calls"),
         (bytes_text(program.bytes), f"moved by kernels (ideal {bytes_text(program.bytes_ideal)})"),
-        (bytes_text(program.torch_bytes), "moved by torch's calls, at least"),
-        (bytes_text(peak.bytes), "in memory at the peak, beside arguments"),
+        (bytes_text(program.torch_bytes), "moved by torch calls, at least"),
+        (bytes_text(peak.bytes), "peak memory, besides arguments"),
     ]
     if program.collectives:
         facts.append((f"{program.collectives:,}", "collectives between devices"))
@@ -90,7 +90,7 @@ def _facts(program: Program) -> str:
         facts.append(
             (
                 seconds_text(known),
-                f"expected of the kernels, {speed:.0%} of a copy's speed",
+                f"estimated time of kernels, {speed:.0%} of a copy's speed",
             )
         )
     items = "".join(f"<li><b>{escape(n)}</b>{escape(text)}</li>" for n, text in facts)
@@ -99,8 +99,8 @@ def _facts(program: Program) -> str:
 
 def _graph(program: Program) -> str:
     legend = (
-        "Boxes: green are generated kernels, yellow calls of torch, small ones move nothing. "
-        "Edges: tensors in memory with their bytes; orange is saved for backward, dashed is "
-        "computed again, dotted goes to the next of equal layers. A box leads to its details."
+        "Boxes: generated kernels (green), torch calls (yellow), steps without memory traffic "
+        "(small). Edges: tensors in memory, with bytes: saved for backward (orange), recomputed "
+        "(dashed), passed to the next equal layer (dotted). Boxes link to details."
     )
     return f'<p class="faint">{legend}</p><div class="wide tall">{graph(program)}</div>'

@@ -57,8 +57,8 @@ def _shown(program: Program) -> dict[str, str]:
         left -= len(html)
         if left < 0:
             html = (
-                '<p class="faint">left out, to keep the page small: '
-                f"report.program.{where} has it</p>"
+                '<p class="faint">Omitted to limit the size of the page; see '
+                f"report.program.{where}.</p>"
             )
         is_open = " open" if title == "plan" else ""
         found[place] = f"<details{is_open}><summary>{escape(title)}</summary>{html}</details>"
@@ -89,8 +89,8 @@ def _tensors(steps: Sequence[Step], program: Program) -> str:
         Column("writes", False),
         Column("operations", False, True),
         Column("bytes"),
-        Column("expected"),
-        Column("why it is a step of its own", False, True),
+        Column("estimated time"),
+        Column("why it is a separate step", False, True),
     )
 
     def told(names: Sequence[str]) -> Cell:

@@ -14,15 +14,15 @@ def kernels(program: Program) -> str:
     """Table of the resources of each generated kernel; equal fusions share a row."""
     columns = (
         Column("kernel", False),
-        Column("what", False),
+        Column("operations", False),
         Column("launches"),
-        Column("expected"),
+        Column("estimated time"),
         Column("blocks"),
         Column("threads"),
         Column("registers"),
         Column("spilled"),
         Column("shared memory"),
-        Column("blocks a multiprocessor"),
+        Column("blocks per multiprocessor"),
         Column("occupancy"),
     )
     rows = []
@@ -63,7 +63,7 @@ def _counted_by(program: Program) -> str:
     compilers = sorted({kernel.measured for kernel in kernels} - {""})
     told = [f"registers, spills and shared memory as {c} counted them" for c in compilers]
     if guessed := sum(not kernel.measured for kernel in kernels):
-        told.append(f"of {guessed} of {len(kernels)} kernels no compiler was asked: an estimate")
+        told.append(f"estimates for {guessed} of {len(kernels)} kernels, which were not compiled")
     text = "; ".join(told)
-    rules = "Occupancy follows from these by NVIDIA's rules."
+    rules = "Occupancy is computed from these."
     return f"{text[:1].upper()}{text[1:]}. {rules}"

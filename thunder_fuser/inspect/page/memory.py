@@ -26,16 +26,16 @@ def memory(program: Program) -> str:
         Column("role", False),
         Column("written by", False),
         Column("line", False),
-        Column("number"),
+        Column("count"),
         Column("bytes"),
     )
     owners = list(_owners(program, peak.step))
     rest = sum(int(row[-1].value or 0) for row in owners[_OWNERS:])
-    more = f'<p class="faint">and {bytes_text(rest)} of others</p>' if rest else ""
+    more = f'<p class="faint">and {bytes_text(rest)} in other tensors</p>' if rest else ""
     during = (
-        f"While {escape(program.steps[peak.step].name)} runs, {bytes_text(peak.bytes)} are held"
+        f"{bytes_text(peak.bytes)} are in memory while {escape(program.steps[peak.step].name)} runs"
     )
-    note = f"{during}, {bytes_text(peak.saved)} of it saved for backward (orange)."
+    note = f"{during}; {bytes_text(peak.saved)} of these are saved for backward (orange)."
     held = table(columns, owners[:_OWNERS])
     return f'<div class="wide">{drawn}</div><p>{note}</p>{held}{more}'
 

@@ -17,14 +17,14 @@ def steps(program: Program) -> str:
     columns = (
         Column("step"),
         Column("name", False),
-        Column("what", False),
-        Column("times"),
-        Column("bytes of all"),
-        Column("expected"),
-        Column("of a copy"),
+        Column("operations", False),
+        Column("count"),
+        Column("total bytes"),
+        Column("estimated time"),
+        Column("speed of a copy, bound"),
         Column("arithmetic"),
         Column("line", False),
-        Column("why it is a step of its own", False, True),
+        Column("why it is a separate step", False, True),
     )
     rows, kinds, anchors = [], [], []
     folds = [fold for part in program.parts for fold in folded(program.of(part))]
@@ -65,7 +65,7 @@ def lines(program: Program) -> str:
         Column("steps"),
         Column("kernels"),
         Column("bytes"),
-        Column("expected"),
+        Column("estimated time"),
     )
     rows = [
         (
@@ -79,19 +79,19 @@ def lines(program: Program) -> str:
     ]
     note = (
         '<p class="faint">A step counts for the line that most of its operations come from; the '
-        "step of a backward, for the line whose saved values it reads.</p>"
+        "step of a backward counts for the line whose saved values it reads.</p>"
     )
     return f"{note}{table(columns, rows)}" if rows else ""
 
 
 def refusals(found: Sequence[Refused]) -> str:
     columns = (
-        Column("times"),
+        Column("count"),
         Column("code", False),
-        Column("what", False),
-        Column("why", False, True),
+        Column("operation", False),
+        Column("reason", False, True),
         Column("line", False),
-        Column("what to do", False, True),
+        Column("remedy", False, True),
     )
     rows = [
         (

@@ -42,7 +42,7 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
 
     @classmethod
     def behind(cls, fusion: Fusion) -> FusionBuilder:
-        """A builder that can keep expressions of a static fusion as they are, beside new ones: its
+        """A builder that can keep expressions of a static fusion as they are and add new ones: its
         values are numbered from where the fusion's end.
         """
         new = cls()

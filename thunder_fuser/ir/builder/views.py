@@ -248,9 +248,7 @@ class ViewBuilder(ValueBuilder):
         axis = self._axis("cat", first, dim)
         for t in tensors[1:]:
             if t.dtype is not first.dtype or t.rank != first.rank:
-                raise FuserValueError(
-                    f"cat: {t} does not fit beside {first}; dtypes and ranks must agree"
-                )
+                raise FuserValueError(f"cat: {t} does not fit {first}; dtypes and ranks must agree")
         ids: list[IterDomain] = []
         for k in range(first.rank):
             sizes = [t.domain.logical[k].size for t in tensors]

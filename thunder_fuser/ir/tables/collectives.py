@@ -107,7 +107,7 @@ def _communicator(name: str, axis: int, size: int) -> Communicator:
     found = _current.get()
     if found is None:
         raise FuserValueError(
-            f"{name} along mesh axis {axis}: nobody to talk to; run the program of a rank under "
+            f"{name} along mesh axis {axis}: no process group; run the program of a rank under "
             "communicating(...), or all ranks by simulate(...)"
         )
     if found.devices(axis) != size:

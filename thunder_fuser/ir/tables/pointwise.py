@@ -17,6 +17,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
@@ -66,6 +67,14 @@ class Fact(enum.Flag):
     """Integers give the same result computed in a wider type."""
     CANCELS = enum.auto()
     """Terms as large as 1 cancel near its zeros: errors are relative to at least 1."""
+    SUM = enum.auto()
+    """a + b or a - b."""
+    PRODUCT = enum.auto()
+    """a * b."""
+    QUOTIENT = enum.auto()
+    """a / b, of floats."""
+    COMPARISON = enum.auto()
+    """A predicate on two operands of one dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +241,15 @@ _ROWS = (
     # product; never mul_rn and exp_rn.
     _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})", facts="ieee exact involution"),
     _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}",
-        facts="ieee ieee_complex commutative", neutral=-0.0, ulps=1),
+        facts="ieee ieee_complex commutative sum", neutral=-0.0, ulps=1),
     _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}",
-        facts="ieee ieee_complex", neutral=0.0, ulps=1),
+        facts="ieee ieee_complex sum", neutral=0.0, ulps=1),
     _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}",
-        facts="ieee commutative", neutral=1, absorbing=0, ulps=1),
-    _row("mul_rn", 2, Rule.PROMOTE, "f", torch.mul, 1, facts="ieee commutative", neutral=1, ulps=1),
-    _row("div", 2, Rule.PROMOTE, "ifc", references.div, 8, facts="ieee", neutral=1),
-    _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8, facts="ieee", neutral=1),
+        facts="ieee commutative product", neutral=1, absorbing=0, ulps=1),
+    _row("mul_rn", 2, Rule.PROMOTE, "f", torch.mul, 1,
+        facts="ieee commutative product", neutral=1, ulps=1),
+    _row("div", 2, Rule.PROMOTE, "ifc", references.div, 8, facts="ieee quotient", neutral=1),
+    _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8, facts="ieee quotient", neutral=1),
     _row("mod", 2, Rule.PROMOTE, "if", references.fmod, 16),
     _row("fmod", 2, Rule.PROMOTE, "if", references.fmod, 16),
     _row("remainder", 2, Rule.PROMOTE, "if", references.remainder, 18),
@@ -301,13 +311,13 @@ _ROWS = (
     _row("digamma", 1, Rule.FLOAT, "bif", torch.digamma, 90, facts="cancels", ulps=16),
     # Comparisons and tests. Integers and bools are finite and real.
     _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}",
-        facts="ieee ieee_complex commutative any_width"),
+        facts="ieee ieee_complex commutative any_width comparison"),
     _row("ne", 2, Rule.BOOL, "bifc", torch.ne, 1, "{0} != {1}",
-        facts="ieee ieee_complex commutative any_width"),
-    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}", facts="ieee any_width"),
-    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}", facts="ieee any_width"),
-    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}", facts="ieee any_width"),
-    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}", facts="ieee any_width"),
+        facts="ieee ieee_complex commutative any_width comparison"),
+    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}", facts="ieee any_width comparison"),
+    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}", facts="ieee any_width comparison"),
+    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}", facts="ieee any_width comparison"),
+    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}", facts="ieee any_width comparison"),
     _row("signbit", 1, Rule.BOOL, "bif", torch.signbit, 1, facts="ieee any_width"),
     _row("isfinite", 1, Rule.BOOL, "bifc", torch.isfinite, 2, facts="ieee"),
     _row("isinf", 1, Rule.BOOL, "bifc", torch.isinf, 2, facts="ieee"),
@@ -344,7 +354,34 @@ ROUNDED: Mapping[str, str] = MappingProxyType({"mul": "mul_rn", "exp": "exp_rn"}
 and those of the same results that it may not. All others are as the latter.
 """
 
-PRODUCTS = frozenset({"mul", "mul_rn"})
+
+def _having(fact: Fact) -> frozenset[str]:
+    return frozenset(row.name for row in _ROWS if row.has(fact))
+
+
+SUMS, PRODUCTS = _having(Fact.SUM), _having(Fact.PRODUCT)
+QUOTIENTS, COMPARISONS = _having(Fact.QUOTIENT), _having(Fact.COMPARISON)
+"""Names of the operations that have a fact."""
+
+
+class Power(NamedTuple):
+    """A product of `factors` equal factors, then the pointwise operation `op` if not ""."""
+
+    factors: int
+    op: str = ""
+
+
+POWERS: Mapping[float, Power] = MappingProxyType(
+    {
+        0.5: Power(1, "sqrt"),
+        -0.5: Power(1, "rsqrt"),
+        -1: Power(1, "reciprocal"),
+        2: Power(2),
+        -2: Power(2, "reciprocal"),
+        3: Power(3),
+    }
+)
+"""Powers by exponent that torch has special kernels for: the square root of -inf is NaN."""
 
 TABLE: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})
 """Every pointwise operation by name, related ones together."""

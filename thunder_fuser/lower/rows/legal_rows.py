@@ -44,7 +44,7 @@ def has_strided_totals(arrangement: Arrangement, body: KernelBody) -> bool:
 def _crowded_columns(
     arrangement: Arrangement, body: KernelBody, largest_cluster: int
 ) -> Refusal | None:
-    """Return why registers cannot hold column accumulators beside row reductions, or None."""
+    """Return why registers cannot hold column accumulators and row reductions, or None."""
     columns = arrangement.space.columns
     of_columns = [f for f in body.folds if role_of(f, arrangement) in ("column", "group")]
     words = sum(map(accumulator_words, of_columns))

@@ -27,8 +27,8 @@ from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value
 
 _NEAR = 3
-"""Most operations, beside casts and views, between two reductions that can be merged: the square or
-the exponential, the difference, and the quotient that makes a mean.
+"""Most operations, besides casts and views, between two reductions that can be merged: the square
+or the exponential, the difference, and the quotient that makes a mean.
 """
 _ALIKE = 8
 """Depth in operations to which two values are compared; deeper operands must be the same tensor."""

@@ -24,7 +24,7 @@ the points of its result.
 Roles = Mapping[TensorView, Role | None]
 MANY_GROUPS, FEWEST_ROWS = 512, 32
 """More groups of rows than `MANY_GROUPS` have partial results that do not stay in caches: then each
-group needs `FEWEST_ROWS` rows, so that they are small beside the rows.
+group needs `FEWEST_ROWS` rows, so that they are small compared to the rows.
 """
 ALONE = "its blocks would have nothing to share"
 

@@ -1,7 +1,7 @@
 """Kernel arguments in launch format: values in memory, and an array of pointers to them.
 
 `cuLaunchKernel` and the host target take the same `void**`.  The memory of a launch is allocated
-once and refilled at each call, since packing into it costs a fraction of building it anew.
+once and refilled at each call, since packing into it costs a fraction of building it again.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from thunder_fuser.config import current
 from thunder_fuser.runtime.compilation import private
 
 _KEPT = 100
-"""Most failure files kept beside the cache."""
+"""Most failure files kept next to the cache."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def save_rejected(name: str, text: str) -> Path | None:
 
 
 def save_failure(name: str, suffix: str, text: str) -> Path | None:
-    """Save a failure's source or script in `dump_dir`, or else among the latest `_KEPT` beside the
+    """Save a failure's source or script in `dump_dir`, or else among the latest `_KEPT` next to the
     cache; its path, or None if it could not be written. Equal failures are saved once.
     """
     if chosen := current().dump_dir:

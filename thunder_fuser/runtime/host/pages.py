@@ -13,7 +13,7 @@ import mmap
 from collections.abc import Callable
 
 # `DeviceInfo.fresh_bytes` of the host: from DEFAULT_MMAP_THRESHOLD_MAX on, glibc maps every
-# allocation anew, whatever was freed before (mallopt(3)).
+# allocation again, whatever was freed before (mallopt(3)).
 FRESH_BYTES = 32 << 20
 
 

@@ -66,16 +66,11 @@ class AnchorGraph:
         self.prices = PriceUnits.of(device)
         self.parts = Parts(fusion)
         self.sliced = sliced or Sliced(fusion, {}, {}, {})
-        tensors = fusion.tensor_inputs
-        self.placement = Placement(layouts_of_inputs(fusion, layouts))
-        for tensor in tensors:
-            self.placement.put(tensor, Argument())
-        for piece, view in self.sliced.slices.items():
-            self.placement.put(piece, SliceOf(view))
+        self.placement = _placed(self.sliced, layouts)
         self.layouts = self.placement.layouts
         memory = torch_memory(fusion, self.layouts, promised)
         self._promised = {t: memory[t] for t in fusion.results}
-        self._input_number = {t: k for k, t in enumerate(tensors)}
+        self._input_number = {t: k for k, t in enumerate(fusion.tensor_inputs)}
         orders = inner_orders(fusion, memory)
         self.orders: dict[TensorView, Sequence[int]] = {**orders, **self.sliced.orders}
         self._bytes: dict[Val, int] = {}
@@ -88,7 +83,7 @@ class AnchorGraph:
         self.number: dict[TensorView, int] = {}
         self.in_order: dict[opaque.Order, list[Anchors]] = {}
         self._reach: dict[Val, Dependencies] = {
-            t: Dependencies(sources=frozenset({t})) for t in tensors
+            t: Dependencies(sources=frozenset({t})) for t in fusion.tensor_inputs
         }
         self._walk()
         # Results and operands of torch's calls.
@@ -96,7 +91,7 @@ class AnchorGraph:
         self.calls = {e.output: e for e in calls if e.output in self.layouts}
         self.called = frozenset(t for e in self.calls.values() for t in e.inputs)
         # Tensors in memory that every kernel reads where it needs them.
-        self.stops = frozenset((*tensors, *self.placement.of(SameAs), *self.calls))
+        self.stops = frozenset((*fusion.tensor_inputs, *self.placement.of(SameAs), *self.calls))
         self.users = self._users()
 
     def reach(self, value: Val) -> Dependencies:
@@ -198,7 +193,7 @@ class AnchorGraph:
                 self._settle(seen, bases)
                 view = self.view_of(tensor, bases, self.layouts)
         if view is not None:
-            self.see(tensor, view)
+            self.add_view(tensor, view)
         else:
             # Pieces come before the joined tensor, which needs no kernel then.
             if not is_joined:
@@ -219,7 +214,7 @@ class AnchorGraph:
         source = self._input_number.get(view.base)
         return view if expected.is_at(view.sizes, view.strides, source) else None
 
-    def see(self, tensor: TensorView, view: View) -> None:
+    def add_view(self, tensor: TensorView, view: View) -> None:
         """Place a result in the memory of another tensor, as a view."""
         base = self.layouts[view.base].alignment
         layout = aligned_layout(view, tensor.dtype.itemsize, base)
@@ -285,7 +280,7 @@ class AnchorGraph:
         return Dependencies(0, union(1 << self.number[p] for p in parts if p in self.number))
 
     def _call(self, expr: OpaqueOp, output: TensorView, bases: set[TensorView]) -> None:
-        """Store the operands and the result of a call of torch; readers run in later kernels."""
+        """Store the operands and the result of a torch call; readers run in later kernels."""
         reach = Dependencies(sources=frozenset({output}))
         for operand in expr.inputs:
             self._settle(operand, bases)
@@ -343,6 +338,16 @@ class AnchorGraph:
 def _steps(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """Return (size, stride) of the dimensions with several elements."""
     return [(n, step) for n, step in zip(sizes, strides, strict=True) if n > 1]
+
+
+def _placed(sliced: Sliced, layouts: Sequence[Layout] | None) -> Placement:
+    """Return the placement of a fusion's inputs and of pieces that are slices of other tensors."""
+    found = Placement(layouts_of_inputs(sliced.fusion, layouts))
+    for tensor in sliced.fusion.tensor_inputs:
+        found.put(tensor, Argument())
+    for piece, view in sliced.slices.items():
+        found.put(piece, SliceOf(view))
+    return found
 
 
 def _repeats(tensor: TensorView, layout: Layout) -> bool:

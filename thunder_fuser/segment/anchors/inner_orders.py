@@ -1,6 +1,6 @@
 """Inner orders: dimension orders of tensors that are not returned to the caller.
 
-Results have the strides that torch gives them. A tensor that only calls of torch read may have the
+Results have the strides that torch gives them. A tensor that only torch calls read may have the
 order that makes their operands views: a gradient that one product reads as a matrix, and another
 one transposed, is one tensor in the order of that matrix, and both operands are views of it.
 """

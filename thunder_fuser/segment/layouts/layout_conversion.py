@@ -1,7 +1,7 @@
 """Layout conversion: copies of inputs and results in the iteration order of a reduction kernel.
 
 A reduction kernel accesses all its tensors in one order. A tensor in another order is accessed
-uncoalesced, one element per sector: a gradient beside a channels-last activation, or a norm between
+uncoalesced, one element per sector: a gradient with a channels-last activation, or a norm between
 convolutions and matrix products. A transpose kernel with shared-memory tiles moves both orders at
 full speed. So a copy, which moves the tensor twice, is cheaper than a sector of 8 or 16 elements
 moved for each element.
@@ -124,8 +124,8 @@ def converted(within: Limited, plan: SegmentedFusion, strides: Sequence[Strided]
     cuts = {
         copy: Refusal(
             "layout",
-            f"a kernel that reduces would step over it: {wasted[place.root(source)]:,} B of "
-            f"sectors beside {source.bytes:,} B",
+            f"a reduction would read it with a large stride: {wasted[place.root(source)]:,} B of "
+            f"sectors more than its {source.bytes:,} B",
             source.name,
         )
         for copy, source in copies.sources.items()
@@ -138,10 +138,10 @@ def _own_order(result: TensorView, plan: SegmentedFusion) -> tuple[int, ...] | N
     place = plan.placement
     layout = place.layouts[result]
     order = loop_order(result, layout)
-    beside = sum(place.root(t) == place.root(result) for t in plan.fusion.outputs)
+    sharing = sum(place.root(t) == place.root(result) for t in plan.fusion.outputs)
     is_whole = result.numel == place.root(result).numel
     is_dense = is_whole and layout.strides == dense_layout(result, order).strides
-    return order if is_dense and beside == 1 else None
+    return order if is_dense and sharing == 1 else None
 
 
 def _order(tensor: TensorView, dim: int) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ class Cost:
 
     def refusal(self, a: Anchors, b: Anchors) -> Refusal | None:
         """Return why two kernels are not fused: illegal or slower. None if the fused kernel would
-        create a dependency cycle, or nothing speaks against it.
+        create a dependency cycle, or they may be fused.
         """
         if self.dependencies.encloses(a, b):
             return None
@@ -68,7 +68,7 @@ class Cost:
 
     def apart(self, a: Anchors, b: Anchors) -> str:
         """Return the reason why two kernels are not fused, as text."""
-        other = "others gain more by sharing a kernel, or kernels would wait for each other"
+        other = "other kernels gain more by fusion, or the kernels would depend on each other"
         return str(self.refusal(a, b) or other)
 
     def shares(self, a: Anchors, b: Anchors) -> bool:

@@ -49,7 +49,7 @@ class Group:
 
     level    greater than the levels of all groups whose outputs it reads
     outputs  tensors that it writes: anchors that must be stored, and reads of other groups
-    reads    boundary tensors that it loads, beside inputs and results of cuts and calls
+    reads    boundary tensors that it loads, besides inputs and results of cuts and calls
     """
 
     anchors: Anchors
@@ -118,7 +118,7 @@ def grouped(graph: AnchorGraph, legality: Legality, parts: Sequence[Anchors]) ->
     for group in groups:
         needs = union(graph.anchors[k].reach.needs for k in members(group.anchors))
         waits = [home[k].level for k in members(needs & ~group.anchors)]
-        waits += [offer.writer.level for offer in group.reads.values()]
+        waits += [candidate.writer.level for candidate in group.reads.values()]
         group.level = 1 + max(waits, default=-1)
     groups.sort(key=lambda g: g.level)
     # Reductions that only empty results need are dropped.
@@ -169,22 +169,24 @@ class _Boundaries:
 
     def _read(self, group: Group, subgraph: _Subgraph) -> None:
         """Choose which values a group reads and which it computes."""
-        offers = {
-            v: o for v in subgraph.order if (o := self._offer(v, group, subgraph)) is not None
+        candidates = {
+            v: c for v in subgraph.order if (c := self._candidate(v, group, subgraph)) is not None
         }
         while True:
-            choice = subgraph.choose(offers, self.writer)
-            read = [v for v in map(subgraph.order.__getitem__, sorted(choice.read)) if v in offers]
-            refused = self._unwritable(read, offers)
+            choice = subgraph.choose(candidates, self.writer)
+            read = [
+                v for v in map(subgraph.order.__getitem__, sorted(choice.read)) if v in candidates
+            ]
+            refused = self._unwritable(read, candidates)
             if not refused:
                 break
             for v in refused:
-                del offers[v]
+                del candidates[v]
         for v in read:
             assert isinstance(v, TensorView)
-            writer = offers[v].writer
+            writer = candidates[v].writer
             self.writer[v] = writer
-            group.reads[v] = offers[v]
+            group.reads[v] = candidates[v]
             if v not in writer.outputs:
                 writer.outputs.append(v)
         for v in map(subgraph.order.__getitem__, sorted(choice.computed)):
@@ -194,7 +196,7 @@ class _Boundaries:
         for source in self.sources[group]:
             self.readers.setdefault(source, []).append(group)
 
-    def _offer(self, v: Val, reader: Group, subgraph: _Subgraph) -> StoreCandidate | None:
+    def _candidate(self, v: Val, reader: Group, subgraph: _Subgraph) -> StoreCandidate | None:
         """Return the group that would store a value for a reader, or None."""
         if not isinstance(v, TensorView):
             return None
@@ -243,7 +245,9 @@ class _Boundaries:
     def _is_after(self, group: Group, anchors: Anchors) -> bool:
         return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))
 
-    def _unwritable(self, wanted: Sequence[Val], offers: Mapping[Val, StoreCandidate]) -> list[Val]:
+    def _unwritable(
+        self, wanted: Sequence[Val], candidates: Mapping[Val, StoreCandidate]
+    ) -> list[Val]:
         """Return values that their writers cannot write in addition to their outputs and the other
         wanted values. A kernel can always write its own anchors.
         """
@@ -251,7 +255,7 @@ class _Boundaries:
         written: dict[Group, list[TensorView]] = {}
         for v in wanted:
             assert isinstance(v, TensorView)
-            group = offers[v].writer
+            group = candidates[v].writer
             if self._is_own(group, v):
                 continue
             outputs = written.setdefault(
@@ -347,18 +351,20 @@ class _Subgraph:
             return False
         return isinstance(self.graph.definitions.get(v), PointwiseOp)
 
-    def choose(self, offers: Mapping[Val, StoreCandidate], written: Mapping[Val, Group]) -> Choice:
+    def choose(
+        self, candidates: Mapping[Val, StoreCandidate], written: Mapping[Val, Group]
+    ) -> Choice:
         """Choose which values the kernel reads and which it computes."""
-        if not offers:
+        if not candidates:
             read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)
             return Choice(read, frozenset(range(len(self.order))) - read)
-        asked = self._asked()
-        values = [self._value(v, asked, v in offers, v in written) for v in self.order]
+        demanded = self._demanded()
+        values = [self._value(v, demanded, v in candidates, v in written) for v in self.order]
         wanted = dict.fromkeys(self.numbers[u] for r in self.roots for u in self._operands(r))
         (choice,) = materialize(values, [wanted])
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
-    def _asked(self) -> Mapping[TensorView, Footprint]:
+    def _demanded(self) -> Mapping[TensorView, Footprint]:
         """Return the elements read of tensors; empty if all tensors are read as a whole."""
         exprs = map(self.graph.definitions.get, self.order)
         if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
@@ -367,12 +373,12 @@ class _Subgraph:
         return self.graph.parts.demanded(list(self.roots), found)
 
     def _value(
-        self, v: Val, asked: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool
+        self, v: Val, demanded: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool
     ) -> Value:
         size, byte = self.graph.bytes_of(v), self.graph.prices.byte
         read = byte * size
-        if isinstance(v, TensorView) and v in asked:
-            read = byte * min(size, self.graph.bytes_read(v, asked[v]))
+        if isinstance(v, TensorView) and v in demanded:
+            read = byte * min(size, self.graph.bytes_read(v, demanded[v]))
         read += _L1_READ * v.dtype.itemsize * self._points.get(v, 0)
         write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))

@@ -30,7 +30,7 @@ _TRIALS = 8
 """Most shared values that are toggled between stored and recomputed, dearest write first."""
 
 WritePrice = Callable[[int], int]
-"""Share of a value's write price, by value number, that a consumer pays beside the read."""
+"""Share of a value's write price, by value number, that a consumer pays in addition to the read."""
 
 
 class Value(NamedTuple):

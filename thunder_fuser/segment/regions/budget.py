@@ -3,7 +3,7 @@ user asks for (`thunder.jit(..., memory_budget=)`).
 
 Selective activation checkpointing, with prices instead of rules. Every forward value that the
 backward needs is saved, or recomputed from others. The price of rerunning each call is known:
-arithmetic, bytes moved for calls of torch, their FLOPs. With a price per saved byte, the cheapest
+arithmetic, bytes moved for torch calls, their FLOPs. With a price per saved byte, the cheapest
 choice is one minimum cut over the forward; the budget determines the price: the lowest at which the
 saved bytes fit. So norms and activations are recomputed before products, and a lower budget never
 saves more. Among equal layers, the first are recomputed first: their saved tensors live longest.
@@ -33,7 +33,7 @@ _FIRST = 0.05
 class Recomputed:
     """Calls of one name that the backward recomputes.
 
-    is_fused  they are parts of fusions, not calls of torch
+    is_fused  they are parts of fusions, not torch calls
     seconds   expected time; of fused ones, that of arithmetic, and of writing what torch reads
     """
 
@@ -53,7 +53,7 @@ class Recomputed:
 class Traded:
     """Effect of a memory budget.
 
-    budget      bytes that the forward may save for the backward, beside arguments and results
+    budget      bytes that the forward may save for the backward, besides arguments and results
     saved       bytes that it saves
     unbudgeted  bytes that it would save without a budget
     recomputed  calls that the backward recomputes for that, dearest first

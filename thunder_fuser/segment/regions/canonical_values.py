@@ -1,7 +1,7 @@
 """Canonical values: one name for each tensor that regions pass to each other.
 
 A program renames a tensor wherever two results must not be the same object, so that a tensor may
-have several names. If calls of torch read it by one name and a region by another, a region would
+have several names. If torch calls read it by one name and a region by another, a region would
 store it twice, save it twice for the backward, or recompute it.
 """
 
@@ -13,7 +13,7 @@ from thunder_fuser.segment.regions.joint_graph import JointGraph, Partition, Rol
 
 
 def read_outside(graph: JointGraph, partition: Partition) -> frozenset[int]:
-    """Return the values that calls of torch read."""
+    """Return the values that torch calls read."""
     return frozenset(
         v
         for part in partition

@@ -57,7 +57,7 @@ class Joining:
 
         memory     storages of the parts, each a step
         limits     bytes that may be held while each part runs
-        places     only parts of equal places are joined; None: never (a call of torch)
+        places     only parts of equal places are joined; None: never (a torch call)
         stretches  only parts of one stretch, between two fences, are joined
         """
         self._memory = memory

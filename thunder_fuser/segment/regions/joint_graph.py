@@ -151,7 +151,7 @@ class JointGraph:
     prices: Mapping[torch.device, PriceUnits]
 
     def primitives_of(self, part: Part) -> Iterator[int]:
-        """Yield the primitives of a region, in order; none for a call of torch."""
+        """Yield the primitives of a region, in order; none for a torch call."""
         if part.place is not None:
             for k in part.calls:
                 yield from self.calls[k].primitives

@@ -1,6 +1,6 @@
 """Outputs of regions: tensors that they return, and views of these that torch makes (view replay).
 
-A kernel that writes `a[:2]` beside `a` would give two tensors where eager code has one storage: an
+A kernel that writes both `a` and `a[:2]` gives two tensors where eager code has one storage: an
 update of either would not show in the other. So where the alias is observable, a region returns the
 base of the view, and the views follow the region as calls that torch runs. Inside, the region still
 reads through its views. (AOTAutograd does this for views that a whole function returns.)

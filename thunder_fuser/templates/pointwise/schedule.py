@@ -235,8 +235,8 @@ def _part(
     part = planned(lanes, most)
     if device.threads_are_serial and (broken := _at_break_point(part)) is not None:
         return broken
-    asked = [form for node in group.graph for form in forms(node)]
-    length = row_length([*asked, *(s.address for s in part.stores)], lanes)
+    indices = [form for node in group.graph for form in forms(node)]
+    length = row_length([*indices, *(s.address for s in part.stores)], lanes)
     at_a_time = 1 if device.threads_are_serial else WARP_SIZE
     # Both branches are code of a thread.
     room = min((length or 0) // (_LONG * at_a_time), most // 2)

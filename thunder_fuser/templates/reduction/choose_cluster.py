@@ -103,7 +103,7 @@ def summed_in_cluster(
     made: ReductionSchedule, mapping_of: MappingOf, scheduled: Scheduled, device: DeviceInfo
 ) -> ReductionSchedule:
     """Return a schedule of blocks in clusters that combine their column accumulators before they
-    write them, where these partial results are many beside the rows, and take longer than the
+    write them, where these partial results are many compared to the rows, and take longer than the
     cluster's barrier: the smallest clusters that make them few and leave hardly any multiprocessor
     idle.
     """

@@ -17,7 +17,7 @@ from thunder_fuser.templates.reduction.mapping.accumulations import RowReduction
 from thunder_fuser.templates.reduction.mapping.gpu import takes_small_blocks
 from thunder_fuser.templates.reduction.mapping.host import HOST_PARTS
 from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
-from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_under_way
+from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_in_flight
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 _NEAR = 2.0
@@ -77,7 +77,7 @@ def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
 
 def _host_seconds(mapped: MappedRows, device: DeviceInfo) -> float:
     """Bytes moved over the bandwidth that the cores reach together. Re-reads hit the cache, and a
-    core prefetches by itself.
+    core prefetches in hardware.
     """
     least = _JUMP if mapped.lane_axis == "rows" else 0
     vectors = (
@@ -152,8 +152,8 @@ def _busy_share(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     share = device.share(schedule.blocks * schedule.block_threads)
     if schedule.pipeline.prefetched:
         # Fewer threads suffice with more bytes in flight; but they compute, too.
-        under_way = bytes_under_way(schedule, schedule.pipeline.prefetched)
-        ahead = under_way / device.bytes_in_flight_per_sm
+        in_flight = bytes_in_flight(schedule, schedule.pipeline.prefetched)
+        ahead = in_flight / device.bytes_in_flight_per_sm
         most = min(ahead, schedule.blocks / device.sm_count, _AHEAD * share)
         share = max(share, min(1.0, most))
     if schedule.is_outer_shared:

@@ -60,7 +60,7 @@ def _cached_accesses(mapped: MappedRows) -> RowCache:
 
 
 def _unrolling(schedule: ReductionSchedule) -> Unrolling:
-    """Unroll passes over a few steps; a core issues loads ahead by itself."""
+    """Unroll passes over a few steps; a core issues loads ahead in hardware."""
     numbers = range(len(schedule.passes))
     steps = schedule.steps
     return Unrolling(tuple(steps if schedule.is_before_totals(n) else 1 for n in numbers))

@@ -1,8 +1,7 @@
 """Lowering of a reduction kernel: prologue loads, a loop over the columns for each stage, epilogue
 stores.
 
-Names beyond those of `values.py`: a<n> are the accumulators of a reduction, p<n> those of a part
-of the row, e<n> the elements of a vector that one accumulator takes.
+Names beyond those of `values.py` are in `lowering/pass_accumulators.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.tables import reductions
 from thunder_fuser.kernel_ir import LoopKind, Var, add, equal, less
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
@@ -22,6 +20,10 @@ from thunder_fuser.templates.reduction.lowering import accumulators as lowered
 from thunder_fuser.templates.reduction.lowering import grid, partial_results
 from thunder_fuser.templates.reduction.lowering.accumulators import T
 from thunder_fuser.templates.reduction.lowering.grid import WORKSPACE, EpilogueLowering
+from thunder_fuser.templates.reduction.lowering.pass_accumulators import (
+    PassAccumulator,
+    pass_accumulator,
+)
 from thunder_fuser.templates.reduction.lowering.prologues import PrologueLowering
 from thunder_fuser.templates.reduction.mapping.accumulations import (
     BLOCK_OF_ROWS,
@@ -164,62 +166,50 @@ class ReductionLowering(PrologueLowering):
         self, folds: Sequence[RowReduction | GridReduction], row: IndexArithmetic
     ) -> list[ir.Stmt]:
         """Lower one pass over the columns that computes the results of `folds`."""
-        rounds = {fold for fold in folds if not reductions.lookup(fold.op).selects}
-        in_parts = self.schedule.is_folded_in_parts and bool(rounds)
-        roots = [v for f in folds for v in f.roots]
         number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
-        is_long = not self._loops.is_short(number)
         stores = self.schedule.stores_in_pass(number) if number >= 0 else ()
+        roots = [v for f in folds for v in f.roots]
         ahead = self._loads_ahead([*roots, *(s.value for s in stores)], row, number)
-        before: list[ir.Stmt] = [self._reductions(folds, stores)]
-        partial: list[ir.Stmt] = []
-        lane: list[ir.Stmt] = []
-        vectors: list[tuple[str, str, RowReduction | GridReduction]] = []
-        joined: list[ir.Stmt] = []
-        after: list[ir.Stmt] = []
-        of_rows: list[int] = []
-        for n, fold in enumerate(self.schedule.reductions.all):
-            if fold not in folds:
-                continue
-            lanes = self.schedule.lanes_of(fold)
-            before += lowered.accumulators(f"a{n}", fold, lanes, is_zero=is_long)
-            name = f"a{n}"
-            if in_parts and fold in rounds:
-                name = f"p{n}"
-                partial += lowered.accumulators(name, fold, lanes, is_zero=True)
-                whole, part = Var(f"a{n}"), Var(name)
-                joined.append(lowered.joined(whole, part, fold, lanes, LoopKind.SERIAL))
-            if lowered.takes_vectors(fold, lanes):
-                vectors.append((name, f"e{n}", fold))
-                found = lowered.element(fold, self._column_name)
-                lane.append(ir.Assign(ir.Element(Var(f"e{n}"), V), found))
-            else:
-                seen = lowered.get(Var(name), fold, lanes)
-                one_more = lowered.with_element(seen, fold, self._column_name)
-                lane.append(lowered.put(Var(name), fold, lanes, one_more))
-            if isinstance(fold, GridReduction):
-                after += partial_results.left_by_columns(self.schedule, n)
-            else:
-                of_rows.append(n)
-        if number == 0 and self.schedule.grid_split == "none":
-            after += self._others_began
-        after += lowered.combined_together(self.schedule, of_rows)
-        body = self._with_stores(stores, roots, lane, row)
+        taken = [
+            pass_accumulator(
+                self.schedule,
+                n,
+                self._column_name,
+                in_parts=self.schedule.is_folded_in_parts,
+                is_zero=not self._loops.is_short(number),
+            )
+            for n, fold in enumerate(self.schedule.reductions.all)
+            if fold in folds
+        ]
+        body = self._with_stores(stores, roots, [s for t in taken for s in t.lane], row)
         self._ahead = set()
-        if vectors:
+        if vectors := [t for t in taken if t.elements]:
             body = self._with_vectors(vectors, body, row)
+        partial = [s for t in taken for s in t.partial]
+        joined = [s for t in taken for s in t.joined]
         loop = (
             self._loops.over_columns_in_parts(partial, body, joined, number, ahead)
-            if in_parts
+            if joined
             else self._loops.over_columns(body, number, ahead)
         )
-        return [*before, *loop, *after]
+        before = [s for t in taken for s in t.before]
+        return [self._reductions(folds, stores), *before, *loop, *self._combined(taken, number)]
+
+    def _combined(self, taken: Sequence[PassAccumulator], number: int) -> list[ir.Stmt]:
+        """Combine the accumulators of a pass over the threads of a row; of grid reductions, write
+        partial results to the workspace.
+        """
+        found: list[ir.Stmt] = []
+        for each in taken:
+            if isinstance(each.fold, GridReduction):
+                found += partial_results.left_by_columns(self.schedule, each.number)
+        if number == 0 and self.schedule.grid_split == "none":
+            found += self._others_began
+        of_rows = [t.number for t in taken if isinstance(t.fold, RowReduction)]
+        return found + lowered.combined_together(self.schedule, of_rows)
 
     def _with_vectors(
-        self,
-        vectors: Sequence[tuple[str, str, RowReduction | GridReduction]],
-        body: Sequence[ir.Stmt],
-        row: IndexArithmetic,
+        self, taken: Sequence[PassAccumulator], body: Sequence[ir.Stmt], row: IndexArithmetic
     ) -> list[ir.Stmt]:
         """Add accumulators that take all lanes of a vector, after `body` has gathered them in
         arrays; lanes that do not exist are the identity, or only the first ones, which exist, are
@@ -229,20 +219,19 @@ class ReductionLowering(PrologueLowering):
         arrays: list[ir.Stmt] = []
         takes: list[ir.Stmt] = []
         indices = row.child()
-        for name, array, fold in vectors:
-            one, place = lowered.reducer(fold), Var(name)
-            arrays.append(ir.Registers(array, one.element, (lanes,)))
+        for each in taken:
+            one, place, array = lowered.reducer(each.fold), Var(each.name), Var(each.elements)
+            arrays.append(ir.Registers(each.elements, one.element, (lanes,)))
             present: ir.Expr = ir.Int(lanes)
-            if self.schedule.inside and lowered.pads(fold):
-                nothing = ir.Assign(ir.Element(Var(array), V), lowered.identity(fold))
+            if self.schedule.inside and lowered.pads(each.fold):
+                nothing = ir.Assign(ir.Element(array, V), lowered.identity(each.fold))
                 arrays.append(self._lane_loop([nothing], LoopKind.UNROLLED))
             elif self.schedule.inside:
                 # Holds for the lane v while v is not above this.
                 (condition,) = self.schedule.inside
                 last = self.lanes(condition).substitute({self.lanes.v: 0})
                 present = ir.Present(indices.value(last, self._names), lanes)
-            taken = ir.AccumulateVector(one, place, Var(array), present)
-            takes.append(ir.Assign(place, taken))
+            takes.append(ir.Assign(place, ir.AccumulateVector(one, place, array, present)))
         return [*arrays, *body, *indices.taken(), *takes]
 
     # ---- stores

@@ -12,6 +12,7 @@ from thunder_fuser.templates.reduction.lower import fits_int32, lower_reduction
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import considered
 from thunder_fuser.templates.template import Template
+from thunder_fuser.time_model.estimate import estimate_kernel
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
@@ -21,8 +22,7 @@ def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedul
         return found if isinstance(found, Refusal) else found[0]
 
     def expected(schedule: ReductionSchedule) -> float:
-        kernel = kernel_of(REDUCTION, schedule, body.updates)
-        return REDUCTION.estimate(schedule, kernel, device).seconds
+        return estimate_kernel(kernel_of(REDUCTION, schedule, body.updates), device).seconds
 
     return min(found, key=expected)
 

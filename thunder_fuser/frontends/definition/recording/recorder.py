@@ -213,7 +213,7 @@ class Recorder:
     def add_output(self, output: Tensor, alias_input: Tensor | Sequence[int] | None = None) -> None:
         """Return `output`; with an input, write it into that input's memory instead.
 
-        An output that updates an input is returned too if it was also added as an output by itself.
+        An output that updates an input is returned too if it was also added as an output itself.
         A list instead of an input is the stride order of the output. FuserValueError for an input
         that is updated already, or that differs in dtype or sizes.
         """

@@ -71,7 +71,7 @@ def _narrowest(fusion: Fusion) -> float:
 
 
 _WIDEST_STEP = 2.0**-7
-"""eps of bfloat16. Narrower floats are not considered: nobody computes in 8-bit floats."""
+"""eps of bfloat16. Narrower floats are not considered: 8-bit floats are not computed with."""
 
 
 def _close_to(value: torch.Tensor, bound: torch.Tensor) -> Expected:

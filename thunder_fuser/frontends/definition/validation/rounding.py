@@ -1,4 +1,4 @@
-"""Running error analysis: a fusion in float64 and, beside every value, a bound on the deviation of
+"""Running error analysis: a fusion in float64 and, for every value, a bound on the deviation of
 a computation in the fusion's own dtypes.
 
 Each operation is evaluated again with its operands moved by their bounds, which gives the
@@ -40,7 +40,7 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
 from thunder_fuser.ir.tables import opaque, pointwise, reductions, scans
 from thunder_fuser.ir.tables.call_shapes import Shaped
-from thunder_fuser.ir.tables.pointwise import PRODUCTS, Fact
+from thunder_fuser.ir.tables.pointwise import PRODUCTS, SUMS, Fact
 
 _ULPS_OF_RANDOM_NUMBERS = 8
 
@@ -222,7 +222,7 @@ class ErrorAnalysis(Evaluator):
         """Largest change of the result as operand `k` moves by its bound."""
         error, base = errors[k], self[expr.output]
         assert error is not None
-        if expr.op in ("add", "sub", "cast"):
+        if expr.op in SUMS or expr.op == "cast":
             return error
         if expr.op in PRODUCTS:
             other, both = operands[1 - k].abs(), errors[1]

@@ -177,6 +177,6 @@ def _refuse_tensor(tensor: TensorProxy) -> Refusal | None:
 
 
 def rounded_number(number: float, dtype: torch.dtype) -> float:
-    """Number rounded to a floating-point dtype, as torch's kernels take it beside such a tensor."""
+    """Number rounded to a floating-point dtype, as torch's kernels take it with such a tensor."""
     # A user's default device may have no numbers.
     return float(torch.tensor(number, dtype=dtype, device="cpu").item())

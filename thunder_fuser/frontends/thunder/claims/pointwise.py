@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
@@ -62,36 +62,19 @@ def _refuse_pow(base: object, exponent: object) -> Refusal | None:
 
 
 def _pow(builder: FusionBuilder, base: Val, exponent: Val) -> Val:
-    """Build powers that torch has special kernels for as these: the square root of -inf is NaN."""
+    """Build a power, or the product as which torch computes it."""
     is_tensor = isinstance(base, TensorView)
     if not (is_tensor and isinstance(exponent, (int, float, complex))):
         return builder.pointwise("pow", base, exponent)
     if base.dtype.is_complex and exponent in (0, 1):
         return builder.full(base.sizes, 1, base.dtype) if exponent == 0 else builder.set(base)
-    power = _POWERS.get(exponent) if base.dtype.category >= Category.FLOAT else None
+    power = pointwise.POWERS.get(exponent) if base.dtype.category >= Category.FLOAT else None
     if power is None:
         return builder.pointwise("pow", base, exponent)
     result: Val = base
     for _ in range(power.factors - 1):
         result = builder.pointwise("mul", result, base)
     return builder.pointwise(power.op, result) if power.op else result
-
-
-class _Power(NamedTuple):
-    """A product of `factors` equal factors, then the pointwise operation `op` if not ""."""
-
-    factors: int
-    op: str = ""
-
-
-_POWERS = {
-    0.5: _Power(1, "sqrt"),
-    -0.5: _Power(1, "rsqrt"),
-    -1: _Power(1, "reciprocal"),
-    2: _Power(2),
-    -2: _Power(2, "reciprocal"),
-    3: _Power(3),
-}
 
 
 def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | None:
@@ -148,11 +131,10 @@ _HALVES = (DataType.Half, DataType.BFloat16)
 
 def _claim(op: str) -> Claim:
     refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
-    build = _pow if op == "pow" else partial(_compare if op in _COMPARISONS else _build, op)
+    build = (
+        _pow if op == "pow" else partial(_compare if op in pointwise.COMPARISONS else _build, op)
+    )
     return Claim(Role.COMPUTE, refuse, build, pointwise.lookup(op).cost)
-
-
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 # Thunder's prims and the rows of the op table have the same names.

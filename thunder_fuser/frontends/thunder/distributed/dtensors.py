@@ -1,7 +1,7 @@
 """DTensors in Thunder's traces: each is traced as a plain tensor of its global shape.
 
 Thunder 0.2.6 has a proxy class of their own for DTensors, for which it supports ten operations;
-four of these have gradients, and none takes a number beside a tensor. In functions compiled with
+four of these have gradients, and none takes a number and a tensor. In functions compiled with
 this executor a DTensor is traced as any tensor, so that all of Thunder's operations and gradients
 apply. At run time the values of such a trace are DTensors. Operations left to torch run on
 DTensors; a fusion runs as a program of this rank (sharding/dtensors.py), made for the mesh and the

@@ -1,4 +1,4 @@
-"""Broadcasts of 0-dim CPU tensors beside other CPU tensors, as those of 0-dim tensors of a GPU.
+"""Broadcasts of 0-dim CPU tensors with other CPU tensors, as those of 0-dim tensors of a GPU.
 
 Thunder takes a 0-dim CPU tensor for a number, which a primitive broadcasts itself, so that the
 gradient of the tensor is never summed: `x * x.mean()` has no backward on a CPU. The choice is

@@ -184,7 +184,7 @@ def _without_fuser(fn: Callable[..., Any]) -> tuple[Refusal, ...]:
 
 
 def saved_for_backward(fn: Callable[..., Any]) -> int:
-    """Return the bytes that the last run saves for backward, beside inputs and results."""
+    """Return the bytes that the last run saves for backward, besides inputs and results."""
     forward, backward = last_traces(fn)
     if backward is None:
         return 0

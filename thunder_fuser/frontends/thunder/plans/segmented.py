@@ -132,7 +132,7 @@ class SegmentedTrace:
     steps           in execution order: fusions, and torch calls between them
     held            peak bytes in memory during each step, including arguments
     argument_bytes  bytes of the trace's arguments; for a backward including saved tensors
-    saved_bytes     for a forward, bytes saved for backward beside arguments and results
+    saved_bytes     for a forward, bytes saved for backward besides arguments and results
     boundaries      tensors that one step writes and others read; steps by position
     traded          effect of the memory budget, if there was one
     """
@@ -190,10 +190,10 @@ class SegmentedTrace:
         return max((self.argument_bytes, *self.held))
 
     def __str__(self) -> str:
-        calls = counted(len(self.calls), "call")
+        calls = counted(len(self.calls), "torch call")
         saved = f", {self.saved_bytes:,} B saved for backward" if self.saved_bytes else ""
         head = (
-            f"{self.name}: {counted(self.kernels, 'kernel')} and {calls} of torch, {self.bytes:,} B"
+            f"{self.name}: {counted(self.kernels, 'kernel')} and {calls}, {self.bytes:,} B"
             f" moved, {self.flops:,} FLOPs, peak {self.peak_bytes:,} B{saved}"
         )
         rows = [head, *([f"  {self.traded}"] if self.traded is not None else ())]

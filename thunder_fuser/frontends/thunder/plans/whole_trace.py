@@ -41,16 +41,12 @@ _CALLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 class WholeTrace:
     """The fusion of a trace, and its tensors by their names in the trace.
 
-    given     names of the trace's arguments, in the order of the fusion's tensor inputs
-    returned  names of the results and of tensors saved for backward, in the order of its outputs
-    unknown   names of torch calls that are cut out
+    given  names of the trace's arguments, in the order of the fusion's tensor inputs
     """
 
     fusion: Fusion
     named: Mapping[str, TensorView]
     given: tuple[str, ...]
-    returned: tuple[str, ...]
-    unknown: tuple[str, ...]
 
 
 def whole_trace(trace: TraceCtx) -> WholeTrace:
@@ -72,7 +68,6 @@ class _Maker:
         self._values: dict[str, Val] = {}
         self._inputs: list[str] = []
         self._outputs: dict[str, None] = {}
-        self._unknown: dict[str, None] = {}
 
     def give(self, proxies: Sequence[Proxy]) -> None:
         for proxy in proxies:
@@ -91,7 +86,6 @@ class _Maker:
         """Append a bound symbol."""
         made = self._made(bsym)
         if made is None:
-            self._unknown[bsym.sym.name] = None
             for proxy in bsym.flat_proxy_args:
                 if proxy.name in self._values and isinstance(proxy, TensorProxy):
                     self._outputs[proxy.name] = None
@@ -171,16 +165,14 @@ class _Maker:
     def made(self) -> WholeTrace:
         # A result under several names is one output; an argument that is returned is none.
         given = {self._values[name] for name in self._inputs}
-        returned: dict[Val, str] = {}
+        returned: set[Val] = set()
         for name in self._outputs:
             value = self._values[name]
             if isinstance(value, TensorView) and value not in given and value not in returned:
-                returned[value] = name
+                returned.add(value)
                 self._builder.output(value)
         named = {n: v for n, v in self._values.items() if isinstance(v, TensorView)}
-        fusion = self._builder.build()
-        names = tuple(returned.values())
-        return WholeTrace(fusion, named, tuple(self._inputs), names, tuple(self._unknown))
+        return WholeTrace(self._builder.build(), named, tuple(self._inputs))
 
 
 def _zipped(bsym: BoundSymbol, values: Sequence[Val]) -> Iterator[tuple[str, Val]]:

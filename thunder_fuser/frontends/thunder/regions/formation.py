@@ -58,7 +58,7 @@ class Region:
     """Prims of one fusion, and the variables that it reads from and gives to other symbols.
 
     `views` are bound symbols of views of the results, which torch runs.
-    `FusionExecutor.fuse` takes such an object; Thunder also creates them by itself.
+    `FusionExecutor.fuse` takes such an object; Thunder also creates them itself.
     """
 
     bound_symbols: tuple[BoundSymbol, ...]
@@ -240,7 +240,7 @@ def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
         text = "views, copies and new tensors alone gain nothing from being fused"
         return Refusal("shape-only", text)
     if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
-        text = "single numbers on the CPU are computed sooner than launched"
+        text = "a single number on the CPU takes less time to compute than a launch"
         return Refusal("cpu-scalar", text)
     updates = any(role(prim) is Role.UPDATE for prim in prims)
     given = {p.name for prim in prims for p in prim.flat_proxy_outs}

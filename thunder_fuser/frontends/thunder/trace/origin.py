@@ -66,7 +66,7 @@ class Recorded:
         self._channels_last: set[str] = set()
         self._leaders: dict[str, LiesAs | InFormatOf] = {}
         for bsym in traces[0].bound_symbols:
-            # Not of calls that a grad transform records anew: those are parts of the user's.
+            # Not of calls that a grad transform records again: those are parts of the user's.
             self._results.update(p.name for p in bsym.flat_proxy_outs)
             self._note_call(bsym)
             if bsym.source_filename is not None:
@@ -88,7 +88,7 @@ class Recorded:
             self.saved_results = frozenset(new.name for old, new in pairs if old.name in saved)
 
     def _note_new_names(self, first: TraceCtx, joint: TraceCtx) -> None:
-        """Note calls that a grad transform recorded anew. Other differentiated calls have renamed
+        """Note calls that a grad transform recorded again. Other differentiated calls have renamed
         subsymbols, too; their results are matched by position in the trace's results.
         """
         recorded = set(self._calls)

@@ -152,13 +152,13 @@ class ColumnLoops:
     def _walk(self) -> _Walk:
         """Columns of this thread."""
         schedule = self._schedule
-        nought = ir.Int(0)
+        zero = ir.Int(0)
         if schedule.lane_axis == "rows":
-            begin = T if schedule.is_outer_shared else nought
+            begin = T if schedule.is_outer_shared else zero
             return _Walk("c", begin, ir.Int(schedule.columns), schedule.threads)
         if schedule.mapping.blocks_per_row > 1:
             return _Walk("u", _BEGIN, _END, schedule.threads)
-        begin = T if schedule.threads > 1 else nought
+        begin = T if schedule.threads > 1 else zero
         return _Walk("u", begin, ir.Int(self._vectors), schedule.threads)
 
     def over_columns_in_parts(

@@ -99,7 +99,7 @@ def joined(mapped: MappedRows) -> list[ir.Stmt]:
 
 
 def taken_up(mapped: MappedRows, name: str) -> list[ir.Stmt]:
-    """Bring accumulators of the k-th vector of columns into registers. Scalars begin anew, so that
+    """Bring accumulators of the k-th vector of columns into registers. Scalars begin again, so that
     no chain of roundings is longer than a block of rows; structs go on.
     """
     lanes = mapped.lanes.vector

@@ -112,7 +112,7 @@ class PrologueLowering(RowLowering):
         return [*found, *taken, *later, ir.LoadFence()]
 
     def _taken_over(self, k: int) -> ir.Stmt:
-        """Move the prefetched vector at hand to the registers of the present row."""
+        """Move the current prefetched vector to the registers of the present row."""
         vector, here = self.lanes.vector, ir.Element(Var(f"x{k}"), K)
         is_copied = k in self.schedule.pipeline.copied
         if is_copied and not self._is_cached_as_words(k):
@@ -127,12 +127,12 @@ class PrologueLowering(RowLowering):
     def _fetch(
         self, k: int, words: str, indices: IndexArithmetic, names: dict[str, ir.Expr]
     ) -> list[ir.Stmt]:
-        """Load the vector at hand as raw words of memory, so that nothing waits for it."""
+        """Load the current vector as raw words of memory, so that nothing waits for it."""
         fetched = ir.RawLoad(self.lanes.vector, self._source(k, indices, names))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 
     def _source(self, k: int, indices: IndexArithmetic, names: dict[str, ir.Expr]) -> ir.Address:
-        """Return the address of the vector at hand of an access."""
+        """Return the address of the current vector of an access."""
         (window,) = self.accesses[k].variants[0].windows
         return ir.Address(self._pointer(k), indices.value(window.address, names))
 
@@ -154,9 +154,9 @@ class PrologueLowering(RowLowering):
         self._in_smem.update(cached)
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in cached))
         head = ir.Comment(f"prologue: {names}, copied to shared memory")
-        under_way = ir.AsyncCopies(_COPIES, self.schedule.steps * len(cached), SMEM)
+        in_flight = ir.AsyncCopies(_COPIES, self.schedule.steps * len(cached), SMEM)
         issued = ir.Scope((*firsts, *self._loops.over_columns_at_once(copies)))
-        return [head, under_way, issued]
+        return [head, in_flight, issued]
 
     def _row_arrived(self) -> list[ir.Stmt]:
         return [ir.AwaitCopies(_COPIES)] if self.schedule.pipeline.copied_whole else []
@@ -229,7 +229,7 @@ class PrologueLowering(RowLowering):
         vector: IndexArithmetic,
         names: dict[str, ir.Expr],
     ) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
-        """Copy the vector at hand to shared memory by cp.async; before it, the address that all
+        """Copy the current vector to shared memory by cp.async; before it, the address that all
         steps share where they are at a constant distance: one for each is more to compute.
         """
         (window,) = self.accesses[k].variants[0].windows
@@ -250,7 +250,7 @@ class PrologueLowering(RowLowering):
         return before, [*vector.taken(), copy]
 
     def _prefetch_pointer(self, k: int) -> ir.Reinterpret:
-        """Return the place in shared memory of this thread's prefetched vector at hand."""
+        """Return the place in shared memory of this thread's current prefetched vector."""
         return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._prefetch_offset(k)))
 
     def _prefetch_offset(self, k: int) -> ir.Expr:

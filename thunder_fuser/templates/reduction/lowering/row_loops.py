@@ -61,7 +61,16 @@ class RowLoops(ColumnLoops):
             here.insert(0, each)
         if schedule.row_cache.not_hoisted:
             here.append(ir.Let("zero", _INT, ir.OpaqueZero()))
-        inner = (*here, *body)
+        rows += self._over_rows_of_portion((*here, *body), begin, bound)
+        return [*found, *self._over_portions(rows)]
+
+    def _over_rows_of_portion(
+        self, inner: Sequence[ir.Stmt], begin: ir.Expr, bound: ir.Expr
+    ) -> list[ir.Stmt]:
+        """Loop `inner` over a block's rows of a portion; in parts, if one accumulator takes fewer
+        rows.
+        """
+        schedule = self._schedule
         unrolling = SERIAL if schedule.reductions.of_rows else self._unrolled(-1)
         # With prefetches, unrolling the loop over rows makes no load earlier.
         unrolling = (LoopKind.SERIAL, 1) if schedule.pipeline.prefetched else unrolling
@@ -70,10 +79,8 @@ class RowLoops(ColumnLoops):
             part = self._loop("first", _FROM, _TO, stride, inner, unrolling)
             length = schedule.longest_total * stride
             inside = (self._let("to", ir.ClampedAdd(_FROM, length, bound)), *self._as_part(part))
-            rows.append(self._loop("from", begin, bound, length, inside))
-        else:
-            rows.append(self._loop("first", begin, bound, stride, inner, unrolling))
-        return [*found, *self._over_portions(rows)]
+            return [self._loop("from", begin, bound, length, inside)]
+        return [self._loop("first", begin, bound, stride, inner, unrolling)]
 
     def _place_in_block(self) -> list[ir.Stmt]:
         """Declare the thread's number within its row, and the row's within the block."""
@@ -240,7 +247,7 @@ class RowLoops(ColumnLoops):
     def _rows_of_portion(
         self, share: int, portion: ir.Expr | None = None
     ) -> tuple[ir.Expr, ir.Expr]:
-        """Return the first row of a portion (default: the one at hand), of `share` rows at a time,
+        """Return the first row of a portion (default: the current one), of `share` rows at a time,
         and the end of its row group.
         """
         mapping, rows = self._schedule.mapping, self._schedule.rows

@@ -245,14 +245,14 @@ class RowLowering(LaneLowering):
         return ir.VectorLoad(self.lanes.vector, self._smem_place(k), target)
 
     def _smem_place(self, k: int) -> ir.Address:
-        """Return the address of the vector at hand of an access in shared memory."""
+        """Return the address of the current vector of an access in shared memory."""
         row = add(SMEM, ir.Int(access_smem_offset(self.schedule, k)))
         elements = ir.Reinterpret(self.accesses[k].loads[0].dtype, row)
         return ir.Address(elements, times(self._vector_of_block, ir.Int(self.lanes.vector)))
 
     @property
     def _vector_of_block(self) -> ir.Expr:
-        """Number of the vector at hand among those that a block shares."""
+        """Number of the current vector among those that a block shares."""
         if self.schedule.mapping.shares_rows:
             return add(times(K, ir.Int(self.schedule.threads)), T)
         if not self.schedule.is_outer_shared:

@@ -16,7 +16,7 @@ _MANY_STEPS = 8
 LONGEST_PORTION = 128
 """Most rows of a thread that one column accumulator takes: more would need a second one."""
 _FEWEST_ROWS = 128
-"""Fewest rows of a portion if portions outnumber blocks: partial results stay small beside rows."""
+"""Fewest rows of a portion if portions outnumber blocks: partial results stay much smaller."""
 _ROWS_OF_A_TURN = 5
 """Time from one portion of a block to its next one, in rows of a thread."""
 
@@ -141,7 +141,7 @@ class RowWork:
 
 def sharing(vectors: int, most: int, each: int = 1) -> int:
     """Return threads that share `vectors` vectors, at least `each` a thread: all have equally many,
-    but for those of the last warp. Where a thread has many: `most`.
+    except for those of the last warp. Where a thread has many: `most`.
     """
     if vectors <= WARP_SIZE:
         return power_of_two(vectors)

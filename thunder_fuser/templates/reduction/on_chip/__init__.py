@@ -1,1 +1,1 @@
-"""On-chip data of a reduction kernel: row cache, shared memory, loads under way, unrolling."""
+"""On-chip data of a reduction kernel: row cache, shared memory, loads in flight, unrolling."""

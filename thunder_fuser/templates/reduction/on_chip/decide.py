@@ -139,7 +139,7 @@ def _with_register_values(
 
 
 def _with_row_invariants(schedule: ReductionSchedule, device: DeviceInfo) -> RowCache:
-    """Return the row cache with row-invariant accesses in shared memory, or read anew in each row,
+    """Return the row cache with row-invariant accesses in shared memory, or read again in each row,
     where registers have no room for them.
     """
     crowded = _crowded_out(schedule, device)

@@ -23,7 +23,7 @@ from thunder_fuser.templates.reduction.on_chip.register_use import (
 from thunder_fuser.templates.reduction.on_chip.shared_memory import shared_bytes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowPipeline
 
-_FEW_UNDER_WAY = 2 / 3
+_FEW_IN_FLIGHT = 2 / 3
 """Share of the bytes that must be in flight, below which the row after the next goes to L2."""
 _FEW_THREADS = 4
 """Divisor of a multiprocessor's threads: that part of them counts as few."""
@@ -94,7 +94,7 @@ def _next_row_copied(schedule: ReductionSchedule, device: DeviceInfo) -> RowPipe
     room = registers_for(schedule, device) - STRIDING_REGISTERS - words
     elements = _elements_of_rows(schedule)
     ahead = (*found, *(elements if len(elements) <= room else ()))
-    if bytes_under_way(schedule, ahead) > 2 * _PLENTY * device.bytes_in_flight_per_sm:
+    if bytes_in_flight(schedule, ahead) > 2 * _PLENTY * device.bytes_in_flight_per_sm:
         return None
     made = RowPipeline(tuple(sorted(ahead)), found)
     blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
@@ -102,7 +102,7 @@ def _next_row_copied(schedule: ReductionSchedule, device: DeviceInfo) -> RowPipe
     return made if taken <= shared_bytes_of_block(device, blocks_per_sm) else None
 
 
-def bytes_under_way(mapped: MappedRows, prefetched: Collection[int]) -> int:
+def bytes_in_flight(mapped: MappedRows, prefetched: Collection[int]) -> int:
     """Return bytes in flight on a multiprocessor whose blocks prefetch these accesses of the next
     row: that row and the one before.
     """
@@ -119,8 +119,8 @@ def _to_l2(mapped: MappedRows, prefetched: Collection[int], device: DeviceInfo) 
     with more threads gain nothing, or lose.
     """
     threads = mapped.block_threads * max(mapped.mapping.blocks_per_sm, 1)
-    under_way = bytes_under_way(mapped, prefetched) // 2
-    is_little = under_way < _FEW_UNDER_WAY * device.bytes_in_flight_per_sm
+    in_flight = bytes_in_flight(mapped, prefetched) // 2
+    is_little = in_flight < _FEW_IN_FLIGHT * device.bytes_in_flight_per_sm
     if not is_little or threads > device.threads_per_sm // _FEW_THREADS:
         return ()
     vectors = (k for k in prefetched if not mapped.accesses[k].is_uniform)

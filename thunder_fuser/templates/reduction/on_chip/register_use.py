@@ -19,7 +19,7 @@ def registers_for(mapped: MappedRows, device: DeviceInfo) -> int:
 
 
 def words_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    """Return registers of a thread beside its row cache, accumulators and computation."""
+    """Return registers of a thread besides its row cache, accumulators and computation."""
     room = registers_for(schedule, device) - STRIDING_REGISTERS
     cached = sum(computed_words(schedule, k) for k in schedule.row_cache.registers)
     return max(room - words_of_totals(schedule) - cached, 0)

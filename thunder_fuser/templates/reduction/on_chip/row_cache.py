@@ -67,7 +67,7 @@ class RowCache:
         return self.passes[access] if access in self.reread else 1
 
     def sharing(self, accesses: Collection[int], *, from_registers: bool) -> RowCache:
-        """Return the cache with accesses in shared memory, in place of registers or beside them."""
+        """Return the cache with accesses in shared memory, not in registers or in both."""
         if not accesses:
             return self
         registers, reread = (
@@ -96,7 +96,7 @@ class BlockBudget:
     """Registers and shared memory of a block for a row cache.
 
     accumulators  32-bit registers of a thread for accumulators
-    registers     32-bit registers of a thread beside these
+    registers     32-bit registers of a thread besides these
     shared_bytes  free shared memory of the block; None: no room for a row in it
     """
 
@@ -105,16 +105,16 @@ class BlockBudget:
     shared_bytes: int | None
 
 
-class _Rooms(NamedTuple):
-    """Bytes that there is room for.
+class _Capacity(NamedTuple):
+    """Bytes that a part of a row may take.
 
     registers  in registers of a thread, for its part of the row
-    under_way  in registers of a thread, for that and the loads that a pass has in flight beside it
+    in_flight  in registers of a thread, for that and the loads that a pass has in flight with it
     shared     in shared memory of the block; None: no row fits
     """
 
     registers: int
-    under_way: int
+    in_flight: int
     shared: int | None
 
 
@@ -135,17 +135,17 @@ def choose_row_cache(
         return _all_in_registers(mapped, columns, near if is_crowded else ())
     with_few = budget.registers - FEWEST_WORKING_REGISTERS
     registers = budget.registers - working if mapped.steps > 1 else with_few
-    rooms = _Rooms(
+    capacity = _Capacity(
         WORD * registers if mapped.steps <= MAX_STEPS else 0, WORD * with_few, budget.shared_bytes
     )
     prefers_registers = bool(several) and not mapped.is_outer_shared
-    return _divided(mapped, columns, rooms, prefers_registers)
+    return _divided(mapped, columns, capacity, prefers_registers)
 
 
 def _all_in_registers(
     mapped: MappedRows, columns: Sequence[int], near: Collection[int]
 ) -> RowCache:
-    """Keep a row in registers, but for what is near and that only the last pass reads."""
+    """Keep a row in registers, except for what is near and that only the last pass reads."""
     before = passes_that_read(mapped.accesses, mapped.passes[:-1])
     last = tuple(sorted(k for k in near if not before[k]))
     rest = tuple(k for k in sorted(columns) if k not in last)
@@ -154,10 +154,10 @@ def _all_in_registers(
 
 
 def _divided(
-    mapped: MappedRows, columns: Sequence[int], rooms: _Rooms, prefers_registers: bool
+    mapped: MappedRows, columns: Sequence[int], capacity: _Capacity, prefers_registers: bool
 ) -> RowCache:
     """Divide a row among registers, shared memory, and the passes that read it again."""
-    register_room, room_under_way, smem_room = rooms
+    registers_left, in_flight_left, smem_left = capacity
     count = passes_that_read(mapped.accesses, mapped.passes)
     registers: list[int] = []
     shared: list[int] = []
@@ -167,30 +167,30 @@ def _divided(
             continue
         size = register_bytes(mapped, k)
         needed = access_smem_bytes(mapped.accesses[k], mapped.lanes, mapped.block_vectors)
-        in_registers = size <= register_room
+        in_registers = size <= registers_left
         if in_registers and mapped.steps > 1:
             # Passes over a row in registers are written out, and compilers issue the loads of all
             # their steps first, those from shared memory, too.
             others = [x for x in columns if x != k and x not in registers]
-            in_registers = size + _under_way(mapped, others) <= room_under_way
+            in_registers = size + _in_flight(mapped, others) <= in_flight_left
         if (
-            smem_room is not None
-            and needed <= smem_room
+            smem_left is not None
+            and needed <= smem_left
             and not (in_registers and prefers_registers)
         ):
             shared.append(k)
-            smem_room -= needed
+            smem_left -= needed
         elif in_registers:
             registers.append(k)
-            register_room -= size
-            room_under_way -= size
+            registers_left -= size
+            in_flight_left -= size
         else:
             reread.append(k)
     on_chip = tuple(sorted(registers)), tuple(sorted(shared))
     return RowCache(*on_chip, tuple(sorted(reread)), count)
 
 
-def _under_way(mapped: MappedRows, columns: Iterable[int]) -> int:
+def _in_flight(mapped: MappedRows, columns: Iterable[int]) -> int:
     """Return the most bytes of `columns` that a thread loads in a pass."""
     read = (passes_that_read(mapped.accesses, [roots]) for roots in mapped.passes)
     sizes = {k: register_bytes(mapped, k) for k in columns}

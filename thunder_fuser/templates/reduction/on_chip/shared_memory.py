@@ -147,7 +147,7 @@ def _has_own_places(mapped: MappedRows, at_once: bool) -> bool:
 
 def parts_offset(mapped: MappedRows, n: int) -> int:
     """Return bytes before the place where threads combine partial results of a grid reduction,
-    beside those of the others at its points.
+    in addition to those of the others at its points.
     """
     at = mapped.reductions.of_grid[n].at
     before = (

@@ -16,7 +16,7 @@ from thunder_fuser.lower.register_budget import (
     STRIDING_REGISTERS,
 )
 from thunder_fuser.lower.scalar_graph import Value
-from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_under_way, choose_ahead
+from thunder_fuser.templates.reduction.on_chip.pipelining import bytes_in_flight, choose_ahead
 from thunder_fuser.templates.reduction.on_chip.register_use import (
     loaded_bytes,
     registers_for,
@@ -79,8 +79,8 @@ def _by_compiler(
 
 
 def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
-    """Return the steps of a pass before grid reductions whose loads registers have room for, beside
-    column accumulators. The last pass is fully unrolled: each step has accumulators of its own.
+    """Return the steps of a pass before grid reductions whose loads fit in registers with column
+    accumulators. The last pass is fully unrolled: each step has accumulators of its own.
     """
     if not schedule.is_before_totals(number):
         return 1
@@ -161,7 +161,7 @@ def _most_together(
 
 
 def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    """Return registers of a thread of an outer reduction, beside accumulators of a reduction for
+    """Return registers of a thread of an outer reduction, besides accumulators of a reduction for
     each lane, whole and partial, and results of the others.
     """
     words = max(fold.accumulator_bytes // WORD for fold in schedule.reductions.of_rows)
@@ -171,5 +171,5 @@ def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """True if this row and the prefetched next one are enough bytes in flight."""
-    under_way = bytes_under_way(schedule, choose_ahead(schedule, device))
-    return under_way >= device.bytes_in_flight_per_sm > 0
+    in_flight = bytes_in_flight(schedule, choose_ahead(schedule, device))
+    return in_flight >= device.bytes_in_flight_per_sm > 0
