@@ -22,6 +22,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.rows.online_reductions import in_one_pass
+from thunder_fuser.segment import assembly
 from thunder_fuser.segment.anchors.anchors import Anchors, members, union
 from thunder_fuser.segment.partition.cost import Cost
 from thunder_fuser.segment.partition.search import search
@@ -116,7 +117,10 @@ def _legal(cost: Cost, parts: Sequence[Anchors]) -> tuple[Anchors, ...] | None:
 def _planned(
     fusion: Fusion, layouts: Sequence[Layout], divide: _Divided, device: DeviceInfo
 ) -> SegmentedFusion:
-    return estimated(partition(fusion, layouts, divide, device), device)
+    """Return the plan that `divide` makes in place of the planner's search."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "search", divide)
+        return estimated(partition(fusion, layouts, device), device)
 
 
 def _plans(random: int) -> Iterator[tuple[str, SegmentedFusion]]:
