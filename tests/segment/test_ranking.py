@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from tests.support.partitions import partition_by
 from tests.tools.replay import corpus
 from tests.zoo.losses import cross_entropy
 from tests.zoo.reductions import REDUCTIONS
@@ -22,7 +23,6 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.rows.online_reductions import in_one_pass
-from thunder_fuser.segment import assembly
 from thunder_fuser.segment.anchors.anchors import Anchors, members, union
 from thunder_fuser.segment.partition.cost import Cost
 from thunder_fuser.segment.partition.search import search
@@ -117,10 +117,7 @@ def _legal(cost: Cost, parts: Sequence[Anchors]) -> tuple[Anchors, ...] | None:
 def _planned(
     fusion: Fusion, layouts: Sequence[Layout], divide: _Divided, device: DeviceInfo
 ) -> SegmentedFusion:
-    """Return the plan that `divide` makes in place of the planner's search."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "search", divide)
-        return estimated(partition(fusion, layouts, device), device)
+    return estimated(partition_by(divide, fusion, layouts, device), device)
 
 
 def _plans(random: int) -> Iterator[tuple[str, SegmentedFusion]]:

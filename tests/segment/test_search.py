@@ -12,6 +12,7 @@ from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
 from tests.support.hash_seeds import printed_under_any
+from tests.support.partitions import partition_by
 from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import Refusal
@@ -127,7 +128,7 @@ def test_costs_beat_the_first_legal_neighbour() -> None:
         graph = graph_of(seed)
         layouts = [graph.layouts[t] for t in graph.fusion.tensor_inputs]
         found = partition(graph.fusion, layouts)
-        other = partition(graph.fusion, layouts, greedy)
+        other = partition_by(greedy, graph.fusion, layouts)
         price, theirs = (graph.prices(p.kernels, p.bytes) for p in (found, other))
         cheaper += price < theirs
         dearer += price > theirs

@@ -20,8 +20,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import detached_trace
 from thunder.core.transforms import augmented_forward_impls, backward_impls
 
+from thunder_fuser.frontends.thunder.autograd.draws import refuse_draws
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
-from thunder_fuser.frontends.thunder.draws import refuse_draws
 
 
 def rule_of(bsym: BoundSymbol) -> Rule | None:
