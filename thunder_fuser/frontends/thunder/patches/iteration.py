@@ -8,7 +8,8 @@ they are made, for functions compiled with this executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -52,18 +53,17 @@ def _filtered(function: Callable[..., Any] | None, values: Iterable[Any]) -> Ite
     return (value for value in values if function(value))
 
 
-def _interpreted(replaced: Callable[..., Any], by: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if is_patched() and not kwargs:
-            return interpreter._interpret_call(by, *args)
-        return interpreter.call_opaque(replaced, *args, **kwargs)
+_INTERPRETED: Mapping[Callable[..., Any], Callable[..., Any]] = {map: _mapped, filter: _filtered}
 
-    return call
+
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    if (fn is map or fn is filter) and not kwargs and is_patched():
+        return partial(interpreter._interpret_call, _INTERPRETED[fn])
+    return original(fn, *args, **kwargs)
 
 
 def register() -> None:
     """Patch Thunder's interpreter to interpret these calls."""
     _HANDLERS["CALL_FUNCTION_EX"] = _call
-    jit_ext._general_jit_lookaside_map.update(
-        {map: _interpreted(map, _mapped), filter: _interpreted(filter, _filtered)}
-    )
+    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
