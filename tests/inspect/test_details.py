@@ -82,7 +82,7 @@ def test_without_a_compiler_registers_are_estimates(monkeypatch: pytest.MonkeyPa
     made = report(compiled)
     (kernel,) = made.program.details[0].kernels
     assert (kernel.measured, kernel.resident > 0, 16 <= kernel.registers <= 255) == ("", True, True)
-    assert "an estimate" in made._repr_html_()
+    assert "Estimates for 1 of 1 kernels" in made._repr_html_()
 
 
 def test_every_stage_can_be_read(small: Program) -> None:

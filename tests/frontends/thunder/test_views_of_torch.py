@@ -113,8 +113,9 @@ def test_memory(call: Call, is_view: bool, fuel: int | None) -> None:
         assert not found
 
 
+# Torch refuses updates of one of several views where gradients are enabled.
 @FUEL
-@pytest.mark.parametrize(("call", "is_view"), CALLS)
+@pytest.mark.parametrize(("call", "is_view"), [c for c in CALLS if c.id != "view: unbind"])
 def test_gradients(call: Call, is_view: bool, fuel: int | None) -> None:
     x = torch.arange(24.0).reshape(4, 6)
     for program in (make(call) for make in (updated, shown)):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from thunder.core import update_aliases
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
-from thunder.core.transforms import is_constant_for_vjp
 
 from thunder_fuser.frontends.thunder.updates.layouts import is_whole_view
+from thunder_fuser.frontends.thunder.updates.seen_updates import is_constant
 
 _GATHERED = frozenset(
     {
@@ -47,7 +47,7 @@ def refuse_updates_through_gathers(trace: TraceCtx) -> None:
         if update_aliases._is_view_creation_op(symbol):
             # Without gradients, such as under `torch.no_grad()`, a call stays whole.
             is_one = symbol.sym.id in _GATHERED or is_whole_view(symbol)
-            is_copy = is_one and not is_constant_for_vjp(symbol)
+            is_copy = is_one and not is_constant(symbol)
             maker = symbol.sym.name if is_copy else gathered.get(source)
             for x in symbol.flat_proxy_outs:
                 if isinstance(x, TensorProxy):

@@ -61,7 +61,7 @@ class _Walk:
     def _compute(self, symbol: BoundSymbol) -> None:
         """Note which results of a call require gradients."""
         for prim in primitives([symbol]):
-            if any(map(self._requires_grad, prim.flat_proxy_args)) and not _is_constant(prim):
+            if any(map(self._requires_grad, prim.flat_proxy_args)) and not is_constant(prim):
                 outs = (x for x in prim.flat_proxy_outs if isinstance(x, TensorProxy))
                 self.trained |= {x.name for x in outs if dtypes.is_inexact_dtype(x.dtype)}
 
@@ -102,7 +102,7 @@ def _detaches(symbol: BoundSymbol) -> bool:
     return symbol.sym.id in _DETACHES
 
 
-def _is_constant(prim: BoundSymbol) -> bool:
+def is_constant(prim: BoundSymbol) -> bool:
     return _detaches(prim) or bool(is_constant_for_vjp(prim))
 
 
