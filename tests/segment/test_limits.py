@@ -188,3 +188,18 @@ def test_shifted_copies_are_told_apart_by_their_indices() -> None:
             x = op(b, "add", left, right)
         b.output(x)
         assert written(b).kernels == kernels
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_a_cast_of_an_input_is_not_stored_for_its_number_of_points(count: int) -> None:
+    """Stored, it would be loaded as often, in twice the bytes."""
+    b = FusionBuilder()
+    x = b.tensor([count, 4096], DataType.BFloat16)
+    wide = b.cast_tensor(x, Float)
+    total = b.slice(wide, [0, 0], [1, 4096])
+    for k in range(1, count):
+        total = op(b, "add", total, b.slice(wide, [k, 0], [k + 1, 4096]))
+    b.output(total)
+    plan = partition(b.build())
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal == (2 * count + 4) * 4096

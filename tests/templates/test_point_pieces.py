@@ -96,6 +96,15 @@ def test_what_pieces_share_stays_in_the_outer_cache_of_a_cpu(scale: int) -> None
     assert len(found) == (2 if 4 * weight.bytes <= host.outer_cache_bytes else 1)
 
 
+def test_what_an_expanded_tensor_repeats_counts_once() -> None:
+    """Rotations of heads and of keys read the same cosines, which are expanded to all heads."""
+    b = FusionBuilder()
+    cosines = b.tensor([1 << 10, 1 << 12, 64], F32, expanded=[True, False, False])
+    sides = [op(b, "mul", b.tensor([1 << 10, 1 << 12, 64], F32), cosines) for _ in range(2)]
+    b.output(b.cat(sides, 0))
+    assert len(parts_of(b)) == 2
+
+
 @pytest.mark.parametrize("why", ["short lines", "what both sides read is large", "many pieces"])
 def test_points_stay_together(why: str) -> None:
     b = FusionBuilder()

@@ -6,11 +6,12 @@ planned fusion, delimited by their loads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.domain import Layout, static
 from thunder_fuser.ir.fusion import Expr, ReductionOp, ScanOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
 
@@ -64,6 +65,11 @@ class KernelBody:
         """Return the memory of each load on `device`, by tensor id."""
         anywhere = device.threads_are_serial
         return {t.id: Memory.of(t, layout, anywhere) for t, layout in self.loads.items()}
+
+    def bytes_in_memory(self, tensor: TensorView) -> int:
+        """Return the size of a loaded tensor; what is repeated by a stride of 0 counts once."""
+        steps = zip(tensor.domain.root, self.loads[tensor].strides, strict=True)
+        return math.prod(static(d.size) for d, stride in steps if stride) * tensor.dtype.itemsize
 
     def producer(self, value: Val) -> Expr | None:
         """Return the expression by which the kernel computes a value; None for loads and inputs."""

@@ -58,7 +58,7 @@ def pieces(group: PointGroup, body: KernelBody, device: DeviceInfo) -> tuple[Poi
         whole, cuts = found[k]
         for sides in _sides(whole):
             parts = [(_piece(group, body, (*cuts, cut)), (*cuts, cut)) for cut in sides]
-            if _is_worth([part for part, _ in parts], device):
+            if _is_worth([part for part, _ in parts], body, device):
                 found[k : k + 1] = parts
                 break
         else:
@@ -121,10 +121,10 @@ def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None
     return _Cut(stride, extent, 0, first), _Cut(stride, extent, first, extent)
 
 
-def _is_worth(parts: list[PointGroup], device: DeviceInfo) -> bool:
+def _is_worth(parts: list[PointGroup], body: KernelBody, device: DeviceInfo) -> bool:
     """True if the tensors that both sides read stay in the last-level cache from one to the
     other.
     """
     read: list[set[TensorView]] = [{load.tensor for load in part.graph.loads} for part in parts]
     shared = set.intersection(*read)
-    return _SHARED * sum(t.bytes for t in shared) <= device.last_level_bytes
+    return _SHARED * sum(map(body.bytes_in_memory, shared)) <= device.last_level_bytes

@@ -42,7 +42,8 @@ def repeated(
     fusion: Fusion, stored: Collection[Val], operations: Mapping[Val, int], most: int
 ) -> dict[TensorView, int]:
     """Return values to store, with their numbers of points: those evaluated at more than MAX_POINTS
-    points, or with more than `most` operations at all points together.
+    points, or with more than `most` operations at all points together. Casts and views of what is
+    in memory are not stored for their number of points: they take as many loads if they are.
 
     stored      values that are read from memory
     operations  number of operations that compute a value
@@ -68,6 +69,7 @@ def _found(
 ) -> dict[TensorView, int]:
     wanted: dict[Val, set[Hashable]] = {t: {points.own(t)} for t in fusion.results}
     found: dict[TensorView, int] = {}
+    loads = _loads(fusion, stored)
     for expr in reversed(fusion.exprs):
         output = expr.output
         here = wanted.pop(output, None)
@@ -76,7 +78,8 @@ def _found(
         count, size = len(here), operations.get(output, 0)
         # A reduction, a scan or a call is computed once, for all readers.
         is_read = output in stored or isinstance(expr, FoldOp | OpaqueOp)
-        if not is_read and count > 1 and size and (count > MAX_POINTS or count * size > most):
+        is_wide = count > MAX_POINTS and output not in loads
+        if not is_read and count > 1 and size and (is_wide or count * size > most):
             found[output] = count
             is_read = True
         if is_read:
@@ -85,6 +88,17 @@ def _found(
             for operand, there in points.of_operands(expr, point):
                 if isinstance(operand, TensorView) and operand in operations:
                     wanted.setdefault(operand, set()).add(there)
+    return found
+
+
+def _loads(fusion: Fusion, stored: Collection[Val]) -> set[Val]:
+    """Return the values that are casts and views of one tensor in memory."""
+    found: set[Val] = {*stored, *fusion.inputs}
+    for expr in fusion.exprs:
+        is_cast = isinstance(expr, PointwiseOp) and expr.op == "cast"
+        reads = (is_cast or isinstance(expr, ViewOp)) and found.issuperset(expr.inputs)
+        if reads or isinstance(expr, CutOp | OpaqueOp):
+            found.add(expr.output)
     return found
 
 
