@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder.core import jit_ext, utils
+from thunder.core import jit_ext, prims, utils
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
@@ -24,13 +24,6 @@ _SUBSCRIPTS = (PseudoInst.BINARY_SUBSCR, PseudoInst.LOAD_ATTR)
 _ARGUMENTS = (PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 
 
-def _check_length(given: Any, expected: int, /) -> None:
-    utils.check(
-        len(given) == expected,
-        lambda: f"Expected {expected} elements, of the container compiled for, got {len(given)}",
-    )
-
-
 def _check_keys(given: Any, expected: Sequence[Any], /) -> None:
     utils.check(
         tuple(given) == tuple(expected),
@@ -38,14 +31,12 @@ def _check_keys(given: Any, expected: Sequence[Any], /) -> None:
     )
 
 
-def _symbol(name: str, check: Callable[[Any, Any], None]) -> Any:
-    return ex.register_operator(
-        name, meta=lambda given, expected, /: None, fn=check, tags=[OpTags.DONT_DCE]
-    )
-
-
-_check_length_symbol = _symbol("check_length", _check_length)
-_check_keys_symbol = _symbol("check_keys", _check_keys)
+_check_keys_symbol = ex.register_operator(
+    "check_keys",
+    meta=lambda given, expected, /: None,
+    fn=_check_keys,
+    tags=[OpTags.DONT_DCE],
+)
 
 
 def _track_items(value: Any) -> None:
@@ -54,7 +45,7 @@ def _track_items(value: Any) -> None:
     if not value.has_item_tracking and is_patched() and _is_guarded(value.provenance):
         container = Proxy(history=value.provenance, prefix="container")
         if type(held) in (list, tuple):
-            jit_ext.get_jit_ctx().add_constraint((_check_length_symbol, container, len(held)))
+            jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
         elif type(held) is dict and all(isinstance(key, str | int) for key in held):
             jit_ext.get_jit_ctx().add_constraint((_check_keys_symbol, container, tuple(held)))
     _original(value)
