@@ -100,7 +100,8 @@ def test_doctor_fails_when_a_present_target_is_broken(tmp_path: Path) -> None:
         THUNDER_FUSER_CACHE_DIR=cache,
         THUNDER_FUSER_DUMP_DIR=cache,
     )
-    assert "  host  broken: CompileError" in result.stdout
+    assert "  host  broken: TargetError" in result.stdout
+    assert f"{broken} makes no library: it ends with status 3; correct the cxx" in result.stdout
     assert result.returncode == 1
 
 

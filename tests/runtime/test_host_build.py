@@ -350,15 +350,24 @@ def test_a_compiler_that_makes_no_library_is_named(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
-def test_a_compiler_that_is_told_not_to_link_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("-c", "makes a library that cannot be loaded"),
+        ("-nonsense", "makes no library: .*-nonsense"),
+        ("-nostdinc", r"makes no library: .*stdint\.h"),
+        ("-Wl,--nonsense", "makes no library: .*--nonsense"),
+    ],
+)
+def test_a_flag_that_spoils_every_library_is_no_fault_of_a_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, problem: str
 ) -> None:
-    monkeypatch.setenv("CXX", "g++ -c")
+    monkeypatch.setenv("CXX", f"g++ {flag}")
     with (
         options(cache_dir=str(tmp_path / "cache")),
-        pytest.raises(TargetError, match=r"g\+\+ -c makes a library that cannot be loaded"),
+        pytest.raises(TargetError, match=rf"g\+\+ {flag} {problem}.*; correct \$CXX"),
     ):
-        HOST.compile([unique("unlinked")])
+        HOST.compile([unique("spoilt")])
 
 
 def test_a_blank_name_is_none(fake_compilers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

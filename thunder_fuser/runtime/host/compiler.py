@@ -108,6 +108,18 @@ class Compiler:
                 raise starved(self.command, f"does not start ({error})") from error
             raise self.useless(f"does not start: {error}") from error
 
+    def check(self, work: Path) -> None:
+        """Raise TargetError if a library of nothing but headers is not made in `work` either: the
+        fault is in the command's own flags or in its installation, not in a kernel.
+        """
+        written = ["-o", str(work / "check.so"), *self.libraries]
+        answer = self.run([*self.flags, "-x", "c++", "-", *written], work, given=_HEADERS)
+        if end := end_of(answer):
+            raise starved(self.command, end)
+        if answer.returncode != 0:
+            why = first_error(answer.stderr) or f"it ends with status {answer.returncode}"
+            raise self.useless(f"makes no library: {why}")
+
     def useless(self, problem: str) -> TargetError:
         """Return the TargetError that this compiler cannot be used, because of `problem`."""
         return TargetError(
@@ -124,6 +136,17 @@ def starved(command: tuple[str, ...], what: str) -> ResourceError:
         "and call it again"
     )
 
+
+def first_error(messages: str) -> str:
+    """Return the line of a compiler's messages that says what is wrong: the first error, or the
+    first line if only the linker failed.
+    """
+    lines = messages.strip().splitlines() or [""]
+    errors = (line for line in lines if "error" in line and not line.startswith("collect2"))
+    return next(errors, lines[0])
+
+
+_HEADERS = "#include <stdint.h>\n#include <sys/mman.h>\n#include <thread>\n"
 
 _C_COMPILER = re.compile(r"(.*-)?(gcc|cc|clang)(-[\d.]+)?")
 

@@ -26,7 +26,7 @@ from thunder_fuser.errors import REPORT, CompileError, ResourceError
 from thunder_fuser.runtime.compilation.cache import Folder, folder_to_write, folders, key_of
 from thunder_fuser.runtime.compilation.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
-from thunder_fuser.runtime.host.compiler import Compiler, starved
+from thunder_fuser.runtime.host.compiler import Compiler, first_error, starved
 from thunder_fuser.runtime.scarcity import end_of, is_passing
 
 _log = logging.getLogger(__name__)
@@ -254,6 +254,7 @@ def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None
             _check_room(work, answer.stderr)
             if end := end_of(answer):
                 raise starved(unit.compiler.command, f"{end} at {unit.name}")
+            unit.compiler.check(work)
             raise _rejection(unit, answer.stderr)
         if not output.is_file() or not output.stat().st_size:
             _check_room(work, answer.stderr)
@@ -291,9 +292,8 @@ def _check_room(work: Path, messages: str = "") -> None:
 
 def _rejection(unit: Unit, messages: str) -> CompileError:
     source = save_rejected(unit.name, unit.text)
-    first = next((line for line in messages.splitlines() if "error" in line), messages.strip())
     return CompileError(
-        f"{unit.compiler.command[0]} rejected {unit.name}: {first}\n"
+        f"{unit.compiler.command[0]} rejected {unit.name}: {first_error(messages)}\n"
         f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log: "
         f"{REPORT}",
         source=source,
