@@ -1,6 +1,7 @@
 """Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
 
 from thunder_fuser.frontends.thunder.patches import (
+    attributes_set,
     autograd_functions,
     broadcasts,
     containers,
@@ -22,12 +23,14 @@ from thunder_fuser.frontends.thunder.patches import (
     trees,
     unknown_calls,
     user_lines,
+    value_guards,
 )
 
 
 def register() -> None:
     """Apply all patches, once, when the frontend is imported."""
     for patch in (
+        attributes_set,
         autograd_functions,
         broadcasts,
         containers,
@@ -49,5 +52,6 @@ def register() -> None:
         trees,
         unknown_calls,
         user_lines,
+        value_guards,
     ):
         patch.register()

@@ -1,0 +1,206 @@
+"""Values of all kinds that a compiled function reads: another one has another program."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from torch import Tensor, nn
+
+import thunder_fuser
+
+EXECUTORS = [thunder_fuser.executor]
+
+
+class Colour(enum.Enum):
+    RED = 2
+    BLUE = 3
+
+
+class Twice:
+    factor = 2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Thrice:
+    factor = 3
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 3
+
+
+class Doubling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Tripling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 3
+
+
+def called(x: Tensor, value: Any) -> Tensor:
+    found: Tensor = value(x)
+    return found
+
+
+def is_first(first: Any) -> Callable[[Tensor, Any], Tensor]:
+    return lambda x, value: x * 2 if value == first else x * 3
+
+
+PROGRAMS: dict[str, tuple[Callable[[Tensor, Any], Tensor], Any, Any]] = {
+    "None": (lambda x, value: x * 2 if value is None else x * 3, None, "some"),
+    "a dtype": (lambda x, value: x.to(value), torch.float64, torch.float16),
+    "a layout": (is_first(torch.strided), torch.strided, torch.sparse_coo),
+    "bytes": (is_first(b"a"), b"a", b"b"),
+    "an ellipsis": (lambda x, value: x * 2 if value is ... else x * 3, ..., 1),
+    "a member": (lambda x, value: x * 2 if value is Colour.RED else x * 3, *Colour),
+    "a value of a member": (lambda x, value: x * value.value, *Colour),
+    "a type": (lambda x, value: x * 2 if value is int else x * 3, int, float),
+    "a type of an object": (
+        lambda x, value: x * (2 if isinstance(value, Twice) else 3),
+        Twice(),
+        Thrice(),
+    ),
+    "a type of a sequence": (lambda x, v: x * (2 if isinstance(v, tuple) else 3), (1,), [1]),
+    "a range": (lambda x, value: sum((x for _ in value), x), range(2), range(3)),
+    "a set": (lambda x, value: x * 2 if "a" in value else x * 3, {"a"}, {"b"}),
+    "a function": (called, lambda x: x * 2, lambda x: x * 3),
+    "a function of torch": (called, torch.sin, torch.cos),
+    "a partial function": (
+        called,
+        functools.partial(torch.mul, other=2),
+        functools.partial(torch.mul, other=3),
+    ),
+    "a method": (lambda x, value: value["f"](x), {"f": Twice().__call__}, {"f": Thrice().__call__}),
+    "an object that is called": (called, Twice(), Thrice()),
+    "an attribute of a class": (lambda x, value: x * value.factor, Twice(), Thrice()),
+    "a function in a list": (lambda x, value: value[0](x), [torch.sin], [torch.cos]),
+    "a module": (called, Doubling(), Tripling()),
+}
+GLOBAL: Any = None
+
+
+def as_argument(
+    run: Callable[[Tensor, Any], Tensor], values: list[Any], x: Tensor
+) -> tuple[list[Tensor], int]:
+    compiled = thunder.jit(run, executors=EXECUTORS)
+    return [compiled(x, value) for value in values], thunder.cache_misses(compiled)
+
+
+def as_attribute(
+    run: Callable[[Tensor, Any], Tensor], values: list[Any], x: Tensor
+) -> tuple[list[Tensor], int]:
+    class Holder(nn.Module):
+        value: Any
+
+        def forward(self, x: Tensor) -> Tensor:
+            return run(x, self.value)
+
+    holder, found = Holder(), []
+    compiled = thunder.jit(holder, executors=EXECUTORS)
+    for value in values:
+        holder.value = value
+        found.append(compiled(x))
+    return found, thunder.cache_misses(compiled)
+
+
+def as_global(
+    run: Callable[[Tensor, Any], Tensor], values: list[Any], x: Tensor
+) -> tuple[list[Tensor], int]:
+    global GLOBAL
+    compiled, found = thunder.jit(lambda x: run(x, GLOBAL), executors=EXECUTORS), []
+    for value in values:
+        GLOBAL = value
+        found.append(compiled(x))
+    return found, thunder.cache_misses(compiled)
+
+
+@pytest.mark.parametrize("given", [as_argument, as_attribute, as_global], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_another_value_has_another_program(name: str, given: Callable[..., Any]) -> None:
+    run, *values = PROGRAMS[name]
+    x = torch.arange(1.0, 4.0)
+    values = [*values, *values]
+    found, programs = given(run, values, x)
+    for y, value in zip(found, values, strict=True):
+        torch.testing.assert_close(y, run(x, value))
+    assert programs == 2
+
+
+def test_equal_values_share_a_program() -> None:
+    """New objects of the same type, code or value at each call."""
+
+    @dataclass
+    class Options:
+        factor: float
+
+    def run(x: Tensor, f: Any, options: Options, names: set[str], n: Any) -> Tensor:
+        y = f(x) * options.factor * len(names)
+        return y if n is None else y + 1
+
+    compiled = thunder.jit(run, executors=EXECUTORS)
+    x = torch.randn(5)
+    for _ in range(3):
+        arguments = (lambda x: x.sin() * 2, Options(0.5), {"a", "b"}, None)
+        torch.testing.assert_close(compiled(x, *arguments), run(x, *arguments))
+    assert thunder.cache_misses(compiled) == 1
+
+
+def test_a_replaced_submodule_is_run() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.GELU()))
+    inner = model[2]
+    assert isinstance(inner, nn.Sequential)
+    compiled = thunder.jit(model, executors=EXECUTORS)
+    x = torch.randn(3, 4)
+
+    def check(programs: int) -> None:
+        torch.testing.assert_close(compiled(x), model(x))
+        assert thunder.cache_misses(compiled) == programs
+
+    check(1)
+    model[1] = nn.Sigmoid()
+    check(2)
+    inner[1] = nn.Tanh()
+    check(3)
+    model[1], inner[1] = nn.ReLU(), nn.GELU()
+    check(3)
+    model.append(nn.Tanh())
+    check(4)
+    del model[3]
+    check(4)
+
+
+def test_a_bias_that_is_given_later_is_added() -> None:
+    linear = nn.Linear(4, 4, bias=False)
+    compiled = thunder.jit(linear, executors=EXECUTORS)
+    x, bias = torch.randn(3, 4), nn.Parameter(torch.randn(4))
+    for given in (None, bias, None):
+        linear.register_parameter("bias", given)
+        torch.testing.assert_close(compiled(x), linear(x))
+
+
+def test_a_model_has_one_guard_of_its_submodules() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(8)])
+    compiled = thunder.jit(model, executors=EXECUTORS)
+    compiled(torch.randn(3, 4))
+    prologue = str(thunder.last_prologue_traces(compiled)[-1])
+    assert prologue.count("the submodules of its first call") <= 1
+    assert prologue.count("check_value(") < 8
+
+
+def test_functions_of_modules_of_python_are_constant() -> None:
+    """A guard for each `operator.mul` would be of code, which no program replaces."""
+    compiled = thunder.jit(lambda x: operator.mul(x, torch.sin(x)), executors=EXECUTORS)
+    x = torch.randn(4)
+    torch.testing.assert_close(compiled(x), x * x.sin())
+    assert "check_value(" not in str(thunder.last_prologue_traces(compiled)[-1])
