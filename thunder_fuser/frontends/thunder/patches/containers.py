@@ -41,17 +41,21 @@ _check_keys_symbol = ex.register_operator(
 
 def _track_items(value: Any) -> None:
     """Guard a container before its elements are read for the first time."""
-    held = value.value
-    if not value.has_item_tracking and is_patched() and _is_guarded(value.provenance):
-        container = Proxy(history=value.provenance, prefix="container")
-        if type(held) in (list, tuple):
-            jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
-        elif type(held) is dict and all(isinstance(key, str | int) for key in held):
-            jit_ext.get_jit_ctx().add_constraint((_check_keys_symbol, container, tuple(held)))
+    if not value.has_item_tracking and is_patched() and is_guarded(value.provenance):
+        guard(value.provenance, value.value)
     _original(value)
 
 
-def _is_guarded(place: ProvenanceRecord) -> bool:
+def guard(place: ProvenanceRecord, held: Any) -> None:
+    """Guard the length of the list or tuple at a place, or the keys of the dictionary."""
+    container = Proxy(history=place, prefix="container")
+    if type(held) in (list, tuple):
+        jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
+    elif type(held) is dict and all(isinstance(key, str | int) for key in held):
+        jit_ext.get_jit_ctx().add_constraint((_check_keys_symbol, container, tuple(held)))
+
+
+def is_guarded(place: ProvenanceRecord) -> bool:
     """True for elements of arguments, and of what a function's globals and closure name."""
     depth = 0
     while place.inst in _SUBSCRIPTS and place.inputs[1].inst is PseudoInst.CONSTANT:

@@ -155,7 +155,7 @@ def _wrapped(value: Any) -> Any:
 
 def _guard(value: Any) -> None:
     place = value.provenance
-    path = _path(place) if place.inst in _SUBSCRIPTS else None
+    path = path_of(place) if place.inst in _SUBSCRIPTS else None
     if path is None or not jit_ext.should_register_for_prologue(place):
         return
     ctx = jit_ext.get_jit_ctx()
@@ -202,7 +202,7 @@ def _add(ctx: Any, place: ProvenanceRecord, expected: Expected) -> None:
     ctx.add_constraint((_check_symbol, Proxy(history=place), expected))
 
 
-def _path(place: ProvenanceRecord) -> tuple[Any, ...] | None:
+def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
     """Return root and constant keys of a place that a prologue can read again, else None."""
     keys: list[Any] = []
     while place.inst in _SUBSCRIPTS:

@@ -1,8 +1,9 @@
-"""In-place updates under autograd: which arguments are updated, what autograd is told of them, and
-the gradients through them.
+"""What autograd is told of a compiled function: its results, which arguments it updates in place, and
+the gradients through updates.
 """
 
 from thunder_fuser.frontends.thunder.updates import (
+    detached_results,
     layouts,
     order,
     owned_results,
@@ -21,5 +22,7 @@ def register() -> None:
         repeated_arguments,
         update_gradients,
         updated_arguments,
+        # Over the patches of updated arguments, to which it gives the other results.
+        detached_results,
     ):
         patch.register()

@@ -23,16 +23,18 @@ from thunder_fuser.frontends.thunder.trace.origin import gives_new_memory
 from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 from thunder_fuser.segment.regions.joint_graph import Role
 
-_original: Callable[..., Any] = thunder.thunder_general_jit
 _SHOW_THEIR_SOURCE = frozenset({Role.VIEW, Role.RENAME})
 
 
-def _traced(*args: Any, **kwargs: Any) -> Any:
-    """Return the traces of a function, in which such calls end with a copy."""
-    found = _original(*args, **kwargs)
-    if is_patched():
-        end_with_copies(found.computation_trace)
-    return found
+def _completing(trace: Callable[..., Any]) -> Callable[..., Any]:
+    def completing(*args: Any, **kwargs: Any) -> Any:
+        """Return the traces of a function, in which such calls end with a copy."""
+        found = trace(*args, **kwargs)
+        if is_patched():
+            end_with_copies(found.computation_trace)
+        return found
+
+    return completing
 
 
 def end_with_copies(trace: TraceCtx) -> None:
@@ -101,4 +103,4 @@ def _ending_with_copy(symbol: BoundSymbol, result: TensorProxy, trace: TraceCtx)
 
 def register() -> None:
     """Patch how Thunder makes a trace."""
-    thunder.thunder_general_jit = _traced
+    thunder.thunder_general_jit = _completing(thunder.thunder_general_jit)

@@ -54,7 +54,7 @@ class _Walk:
             self._compute(symbol)
 
     def _gives_view(self, symbol: BoundSymbol) -> bool:
-        if _detaches(symbol) or not update_aliases._is_view_creation_op(symbol):
+        if detaches(symbol) or not update_aliases._is_view_creation_op(symbol):
             return False
         return not any(x.name in self.copies for x in symbol.flat_proxy_outs)
 
@@ -98,12 +98,13 @@ def _is_seen(symbol: BoundSymbol) -> bool:
     return any(copy.kwargs.get("grad_enabled", True) for copy in copies)
 
 
-def _detaches(symbol: BoundSymbol) -> bool:
+def detaches(symbol: BoundSymbol) -> bool:
+    """True for `x.detach()`."""
     return symbol.sym.id in _DETACHES
 
 
 def is_constant(prim: BoundSymbol) -> bool:
-    return _detaches(prim) or bool(is_constant_for_vjp(prim))
+    return detaches(prim) or bool(is_constant_for_vjp(prim))
 
 
 # ---- the check

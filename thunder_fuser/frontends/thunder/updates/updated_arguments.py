@@ -89,7 +89,7 @@ def _insert_alias_updates(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> T
         _RESULTS: len(returned["output"]),
         COPIES: tuple(sorted(copies)),
     }
-    return _returning(found, {**values, **_checks(trace, seen)})
+    return returning(found, {**values, **_checks(trace, seen)})
 
 
 def _checks(trace: TraceCtx, seen: Mapping[str, bool]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def with_updated_results(trace: TraceCtx) -> TraceCtx:
     if _CHECKED not in returned and "flat_args" in returned:
         # Thunder was told to insert no `update_aliases`.
         values |= _checks(trace, seen_updates(trace, returned["flat_args"], ()))
-    return _returning(trace, values) if values else trace
+    return returning(trace, values) if values else trace
 
 
 def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
@@ -124,13 +124,13 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
         _POSITIONS: None,
         COPIES: None,
     }
-    forward, backward = _split_of_thunder(_returning(trace, more))
+    forward, backward = _split_of_thunder(returning(trace, more))
     values: dict[str, Any] = {"flat_args": arguments, _RESULTS: None, _UPDATED: None}
     if updated:
         flat, output = returned_by(forward)["flat_output"], returned_by(forward)["output"]
         values["flat_output"] = (*flat, _UPDATED, *updated, *returned[_POSITIONS])
         values["output"] = output[: returned[_RESULTS]]
-    forward = _returning(forward, values)
+    forward = returning(forward, values)
     start = sum(s.sym.id is PrimIDs.UNPACK_TRIVIAL for s in forward.bound_symbols)
     if checked := returned.get(_CHECKED):
         forward.bound_symbols.insert(start, check_of_updates(checked, returned[_VIEWED]))
@@ -172,7 +172,7 @@ def returned_by(trace: TraceCtx) -> Mapping[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _returning(trace: TraceCtx, values: Mapping[str, Any]) -> TraceCtx:
+def returning(trace: TraceCtx, values: Mapping[str, Any]) -> TraceCtx:
     """Return the trace with other values among those that it returns; without those of None."""
     found = from_trace(trace)
     *symbols, last = trace.bound_symbols

@@ -1,0 +1,103 @@
+"""Results without a gradient beside others that have one: as in eager code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from torch import Tensor, nn
+
+import thunder_fuser
+
+Program = Callable[[Tensor, Tensor], Sequence[Tensor]]
+
+
+def detached(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    y = x @ w
+    return y.sum(), y.detach(), y.detach().view(2, 8), w.detach(), w.sum(0).detach() * 2
+
+
+def of_other_arguments(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    return x * 2, (x @ w).relu(), x, w, x[0], torch.ones(3)
+
+
+def without_grad(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    y = x @ w
+    with torch.no_grad():
+        mean = y.mean(0)
+        twice = mean * 2
+    return y.sum(), mean, twice, (y * twice).sum()
+
+
+def of_comparisons_and_numbers(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    return torch.where(w > 0, w, x), (w > 0).float(), w.sign(), w.argmax(-1), x * w.sum().item()
+
+
+def beside_updates(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    b, c, rows, others = x * 2, x * 3, torch.zeros(4, 4), torch.zeros(4, 4)
+    b += w
+    c += w.detach()
+    rows[1] = w[0]
+    others[1] = x[0]
+    x.mul_(2)
+    return b, c, rows, others, x
+
+
+def of_zero_derivative(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    return (x @ w).floor(), x.floor()
+
+
+PROGRAMS = [
+    detached,
+    of_other_arguments,
+    without_grad,
+    of_comparisons_and_numbers,
+    beside_updates,
+    of_zero_derivative,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_results_require_gradients_as_in_torch(program: Program) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    gradients = []
+    results: list[Sequence[Tensor]] = []
+    for run in (thunder.jit(program, executors=[thunder_fuser.executor]), program):
+        leaf = w.clone().requires_grad_()
+        found = run(x.clone(), leaf)
+        (gradient,) = torch.autograd.grad(sum(t.sum() for t in found if t.requires_grad), [leaf])
+        gradients.append(gradient)
+        results.append(found)
+    torch.testing.assert_close(*gradients)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.requires_grad == theirs.requires_grad
+
+
+def test_a_running_mean_has_no_history() -> None:
+    class Running(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.mean = nn.Linear(8, 8), torch.zeros(8)
+
+        def forward(self, x: Tensor) -> Any:
+            y = self.linear(x)
+            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+            return (y * self.mean).sum()
+
+    model = Running()
+    compiled = thunder.jit(model, executors=[thunder_fuser.executor])
+    mean = torch.zeros(8)
+    for _ in range(3):
+        x = torch.randn(5, 8)
+        mean = 0.9 * mean + 0.1 * model.linear(x).detach().mean(0)
+        loss = compiled(x)
+        torch.testing.assert_close(loss, (model.linear(x) * mean).sum())
+        loss.backward()
+        torch.testing.assert_close(model.mean, mean)
+        assert not model.mean.requires_grad
+    assert thunder.cache_misses(compiled) == 1

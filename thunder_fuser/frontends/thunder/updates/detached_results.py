@@ -1,0 +1,115 @@
+"""Results that no gradient reaches, such as `loss.detach()`: they are not connected to autograd.
+
+Thunder connects all results of a differentiated function, so that a running mean that is kept as
+`self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)` has a history, which each call makes longer
+and which cannot be differentiated twice. The trace tells which results depend on an argument that
+requires gradients; the others are left out when results are connected. For functions compiled with
+this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import thunder
+from thunder.core.dtypes import is_exact_dtype
+from thunder.core.proxies import ProxyTag, TensorProxy
+from thunder.core.trace import TraceCtx
+from thunder.transforms import autodiff
+
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.trace.aliases import targets
+from thunder_fuser.frontends.thunder.updates.seen_updates import detaches
+from thunder_fuser.frontends.thunder.updates.updated_arguments import returned_by, returning
+
+_DETACHED = "detached results"
+"""Key of their positions among a trace's results, and mark before these among the flat results of a
+forward."""
+
+
+def detached_results(trace: TraceCtx) -> tuple[int, ...]:
+    """Return the positions of results without a gradient: they depend on no argument that requires
+    one, but by calls that are detached.
+    """
+    returned = returned_by(trace)
+    arguments = (x for x in returned["flat_args"] if isinstance(x, TensorProxy) and x.requires_grad)
+    reached = {x.name for x in arguments}
+    for symbol in trace.bound_symbols[:-1]:
+        if not detaches(symbol) and any(x.name in reached for x in symbol.flat_proxy_args):
+            reached.update(x.name for x in symbol.flat_proxy_outs if _has_gradient(x))
+            reached.update(targets(symbol))
+    return tuple(
+        k
+        for k, x in enumerate(returned["output"])
+        if isinstance(x, TensorProxy) and x.name not in reached
+    )
+
+
+def _has_gradient(x: Any) -> bool:
+    is_inexact = isinstance(x, TensorProxy) and not is_exact_dtype(x.dtype)
+    return is_inexact and ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags
+
+
+def _finding(insert: Callable[..., TraceCtx]) -> Callable[..., TraceCtx]:
+    def finding(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> TraceCtx:
+        """Insert `update_aliases`, and return the positions with the results."""
+        found = insert(trace, groups)
+        if not is_patched() or "flat_args" not in returned_by(trace):
+            return found
+        detached = detached_results(trace)
+        is_differentiated = len(detached) < len(returned_by(trace)["output"])
+        return returning(found, {_DETACHED: detached}) if detached and is_differentiated else found
+
+    return finding
+
+
+def _marking(
+    split: Callable[..., tuple[TraceCtx, TraceCtx | None]],
+) -> Callable[..., tuple[TraceCtx, TraceCtx | None]]:
+    def marking(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
+        """Split a joint trace; its forward tells the positions after its flat results."""
+        detached = returned_by(trace).get(_DETACHED, ())
+        if not detached:
+            return split(trace)
+        forward, backward = split(returning(trace, {_DETACHED: None}))
+        flat = returned_by(forward)["flat_output"]
+        forward = returning(forward, {"flat_output": (*flat, _DETACHED, *detached)})
+        return forward, backward
+
+    return marking
+
+
+def _omitting(connect: Callable[..., None]) -> Callable[..., None]:
+    def omitting(
+        *, flat_output: Sequence[Any], backward_fn: Callable[..., Any], **rest: Any
+    ) -> None:
+        """Connect all other results to autograd; the backward is given no gradient of these."""
+        marks = [k for k, x in enumerate(flat_output) if isinstance(x, str) and x == _DETACHED]
+        if not marks:
+            connect(flat_output=flat_output, backward_fn=backward_fn, **rest)
+            return
+        detached = flat_output[marks[-1] + 1 :]
+        connected = [x for k, x in enumerate(flat_output[: marks[-1]]) if k not in detached]
+
+        def backward(saved: Any, gradients: list[Any]) -> Any:
+            every = list(gradients)
+            # Thunder's backward empties its lists, so that tensors are freed as it runs.
+            gradients.clear()
+            for k in detached:
+                every.insert(k, None)
+            return backward_fn(saved, every)
+
+        if (known := rest.get("is_differentiable_outputs")) is not None:
+            kept = (x for k, x in enumerate(known) if k not in detached)
+            rest["is_differentiable_outputs"] = tuple(kept)
+        connect(flat_output=tuple(connected), backward_fn=backward, **rest)
+
+    return omitting
+
+
+def register() -> None:
+    """Patch Thunder's alias updates, its split of joint traces, and how it tells autograd."""
+    thunder.insert_alias_updates = _finding(thunder.insert_alias_updates)
+    autodiff.split_into_forward_and_backward = _marking(autodiff.split_into_forward_and_backward)
+    thunder.connect_to_autograd = _omitting(thunder.connect_to_autograd)
