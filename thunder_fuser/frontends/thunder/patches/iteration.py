@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from thunder.core import interpreter, jit_ext
+from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original_call: Callable[..., Any] = _HANDLERS["CALL_FUNCTION_EX"]
@@ -66,4 +66,4 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
 def register() -> None:
     """Patch Thunder's interpreter to interpret these calls."""
     _HANDLERS["CALL_FUNCTION_EX"] = _call
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)

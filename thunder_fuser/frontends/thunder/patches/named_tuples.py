@@ -20,7 +20,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.utils import is_hashable
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 from thunder_fuser.frontends.thunder.torch_functions import symbol_of
 
 Function = Callable[..., Any]
@@ -95,5 +95,5 @@ def _value(wrapped: Any) -> Any:
 
 def register() -> None:
     """Patch Thunder's interpreter to use `_lookaside` and `_value`."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)
     jit_ext.build_value_from_wrapped = _value

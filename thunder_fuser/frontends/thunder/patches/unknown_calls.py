@@ -27,7 +27,7 @@ from thunder.core.transforms import augmented_forward_impls, backward_impls
 from thunder.executors.torchex import _always_executable, ex
 from torch._ops import OpOverloadPacket
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 Function = Callable[..., Any]
 
@@ -119,4 +119,4 @@ def _differentiate(symbol: Symbol, call: Symbol, function: Function) -> None:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)
