@@ -7,12 +7,12 @@ from thunder_fuser.frontends.thunder.patches import (
     dtype_comparisons,
     frames,
     grad_rules,
-    iteration,
     module_copies,
     module_hooks,
     named_tuples,
     nested_arguments,
     out_arguments,
+    python_functions,
     recurrent_modules,
     signed_zeros,
     subscripts,
@@ -21,7 +21,9 @@ from thunder_fuser.frontends.thunder.patches import (
     torch_keywords,
     trees,
     unknown_calls,
+    unpacked_arguments,
     user_lines,
+    values,
 )
 
 
@@ -34,12 +36,12 @@ def register() -> None:
         dtype_comparisons,
         frames,
         grad_rules,
-        iteration,
         module_copies,
         module_hooks,
         named_tuples,
         nested_arguments,
         out_arguments,
+        python_functions,
         recurrent_modules,
         signed_zeros,
         subscripts,
@@ -48,6 +50,8 @@ def register() -> None:
         torch_keywords,
         trees,
         unknown_calls,
+        unpacked_arguments,
         user_lines,
+        values,
     ):
         patch.register()
