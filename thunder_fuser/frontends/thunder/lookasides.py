@@ -14,7 +14,7 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *New tensors* by functions that Thunder does not know.
 
-*The dtype of a tensor*, which is torch's to the code that is traced.
+*The dtype and the shape of a tensor*, which are torch's to the code that is traced.
 
 *Kernels of whole transformer layers*, which torch takes for inference: Thunder does not know them.
 
@@ -40,6 +40,7 @@ from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
@@ -155,7 +156,18 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__rfloordiv__: lambda x, y: ltorch.floor_divide(in_dtype_of(y, x), x),
         # Code reads torch's dtype, or an attribute of it, or compares it by `is`, or as a key.
         TensorProxy.dtype.fget: lambda x: dtypes.to_torch_dtype(x.dtype),
+        TensorProxy.shape.fget: _shape,
+        **dict.fromkeys((torch.Tensor.size, ltorch.size), _size),
     }
+
+
+def _shape(x: TensorProxy) -> Any:
+    """A torch.Size, unless the sizes are unknown."""
+    return torch.Size(x.shape) if is_static(x.shape) else x.shape
+
+
+def _size(x: TensorProxy, dim: int | None = None) -> Any:
+    return _shape(x) if dim is None else ltorch.size(x, dim)
 
 
 def _in_parts(function: Function, symbol: Symbol) -> Function:
