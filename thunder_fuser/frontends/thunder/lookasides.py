@@ -14,6 +14,8 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *New tensors* by functions that Thunder does not know.
 
+*Which dtype a result has*, by `torch.result_type` and its like.
+
 *The dtype and the shape of a tensor*, which are torch's to the code that is traced.
 
 *Kernels of whole transformer layers*, which torch takes for inference: Thunder does not know them.
@@ -124,6 +126,7 @@ def lookasides() -> dict[Function, Function]:
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
     found |= _of_proxies(found)
+    found |= {f: partial(_of_types, f) for f in _OF_TYPES}
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
     for theirs, check in checked_calls():
         found[theirs] = check(found.get(theirs, symbol_of(theirs)))
@@ -132,6 +135,21 @@ def lookasides() -> dict[Function, Function]:
         found[write] = lambda graph: write(graph)
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
+
+
+_OF_TYPES = (torch.promote_types, torch.result_type, torch.can_cast)
+
+
+def _of_types(function: Function, *args: Any) -> Any:
+    """Call a function of dtypes, and of the dtypes and ranks of tensors."""
+    return function(*map(_without_elements, args))
+
+
+def _without_elements(x: Any) -> Any:
+    if isinstance(x, TensorProxy):
+        dtype = dtypes.to_torch_dtype(x.dtype)
+        return torch.empty([1] * x.ndim, dtype=dtype, device="meta")
+    return dtypes.to_torch_dtype(x) if isinstance(x, dtypes.dtype) else x
 
 
 def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:

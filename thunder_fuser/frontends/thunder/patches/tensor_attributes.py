@@ -3,7 +3,7 @@
 *Attributes*: `x.H`, `x.mH`, `x.data`, `x.layout`, `x.is_sparse`, `x.nbytes`, `x.itemsize`,
 `x.is_cpu` and its like.
 
-*Methods*: `+x`, `x.broadcast_to(..)`, `x.hardshrink()`, `x.fill_diagonal_(..)`.
+*Methods*: `+x`, `x.broadcast_to(..)`, `x.hardshrink()`, `x.fill_diagonal_(..)`, and `x.unfold(..)`.
 
 *Updates* `x.name_(..)` of what `x.name(..)` returns: Thunder has those of arithmetic, not `fill_`,
 `sigmoid_`, `index_fill_`, `scatter_reduce_` and others.
@@ -39,6 +39,7 @@ METHODS: dict[str, Function] = _method_name_to_fn_map
 """Thunder's methods of tensors."""
 _TYPES: dict[Function, Function] = interpreter._default_lookaside_map
 _original_type: Function = _TYPES[type]
+_original_unfold: Function = METHODS["unfold"]
 _original_where: Function = METHODS["where"]
 
 
@@ -92,6 +93,19 @@ def _broadcast_to(self: Any, *size: Any) -> Any:
 def _hardshrink(self: Any, lambd: float = 0.5) -> Any:
     known("hardshrink")
     return torch.nn.functional.hardshrink(self, lambd)
+
+
+def _unfold(self: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows that do not overlap are blocks, and parts of blocks; others are a view of torch's."""
+    if not is_patched():
+        return _original_unfold(self, dimension, size, step)
+    if self.ndim and 0 < size <= step:
+        axis, extent = dimension % self.ndim, self.shape[dimension]
+        count = (extent - size) // step + 1
+        if 0 < count * step <= extent:
+            blocks = self.narrow(axis, 0, count * step).unflatten(axis, (count, step))
+            return blocks.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
+    return torch.Tensor.unfold(self, dimension, size, step)
 
 
 def _fill_diagonal(self: Any, fill_value: float, wrap: bool = False) -> Any:
@@ -164,6 +178,7 @@ _OWN: Mapping[str, Function] = {
     "pos": _positive,
     "broadcast_to": _broadcast_to,
     "hardshrink": _hardshrink,
+    "unfold": _unfold,
     "fill_diagonal_": _fill_diagonal,
 }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from types import BuiltinFunctionType, MethodDescriptorType
+from types import BuiltinFunctionType, MappingProxyType, MethodDescriptorType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -33,6 +33,8 @@ Function = Callable[..., Any]
 
 _HOMES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 """Where torch keeps its builtin functions, and the methods of tensors."""
+_MISTAKEN = MappingProxyType({torch.Tensor.unfold: "tensor_unfold"})
+"""Functions that Thunder takes for others of the same name, with names of their own."""
 _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
 
@@ -54,6 +56,8 @@ def _name(function: Function) -> str | None:
     """Return the name of a function that only computes tensors and that no list of Thunder has;
     None for all others.
     """
+    if function in _MISTAKEN:
+        return _MISTAKEN[function]
     name = getattr(function, "__name__", "")
     if function in jit_ext._general_jit_lookaside_map or name.endswith("_"):
         return None
