@@ -75,7 +75,7 @@ def _of_bools(x: Any, entries: Sequence[Any], k: int) -> Any:
 def _dimension(x: Any, entries: Sequence[Any], k: int) -> int:
     """Return the dimension that the entry at `k` indexes."""
     if any(e is Ellipsis for e in entries[:k]):
-        return x.ndim - sum(e is not None for e in entries[k:])
+        return int(x.ndim) - sum(e is not None for e in entries[k:])
     return sum(e is not None for e in entries[:k])
 
 

@@ -58,18 +58,18 @@ def _with_context(kind: type[torch.autograd.Function]) -> type:
     def forward(ctx: Any, *inputs: Any) -> Any:
         ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
         output = kind.forward(ctx, *inputs)
-        _number(ctx, output)
+        _keep(ctx, output)
         return output
 
     def forward_then_setup(ctx: Any, *inputs: Any) -> Any:
         ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
         output = kind.forward(*inputs)
         kind.setup_context(ctx, inputs, output)
-        _number(ctx, output)
+        _keep(ctx, output)
         return output
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        constants = _numbers(ctx)
+        constants = _kept(ctx)
         given = [torch.zeros_like(g) if k in constants else g for k, g in enumerate(gradients)]
         return kind.backward(ctx, *given)
 
@@ -82,25 +82,26 @@ def _with_context(kind: type[torch.autograd.Function]) -> type:
     return type(kind.__name__, (), methods)
 
 
-# Thunder takes what the interpreter assigns to a context for an argument of the backward.
-@make_opaque
+# Not interpreted: Thunder takes what that assigns to a context for an argument of the backward.
 def _mark(ctx: Any, *results: Any) -> None:
     ctx.__dict__.setdefault("marked", []).extend(results)
 
 
-@make_opaque
-def _number(ctx: Any, output: Any) -> None:
+def _keep_places(ctx: Any, output: Any) -> None:
     """Keep the positions of the results that are marked as constants."""
     marked = {result.name for result in ctx.__dict__.get("marked", ())}
     results = output if isinstance(output, tuple) else (output,)
     named = [getattr(result, "name", None) for result in results]
-    ctx.__dict__["numbers"] = [k for k, name in enumerate(named) if name in marked]
+    ctx.__dict__["places"] = [k for k, name in enumerate(named) if name in marked]
 
 
-@make_opaque
-def _numbers(ctx: Any) -> list[int]:
-    numbers: list[int] = ctx.__dict__["numbers"]
-    return numbers
+def _kept_places(ctx: Any) -> list[int]:
+    kept: list[int] = ctx.__dict__["places"]
+    return kept
+
+
+_keep: Callable[[Any, Any], None] = make_opaque(_keep_places)
+_kept: Callable[[Any], list[int]] = make_opaque(_kept_places)
 
 
 def _materialize(ctx: Any, value: bool) -> None:
@@ -113,6 +114,6 @@ def _is_differentiable(x: Any) -> bool:
 
 def register() -> None:
     """Patch Thunder's interpreter to use `_apply`, and add methods to Thunder's context."""
-    TorchAutogradFunctionCtxProxy.mark_non_differentiable = _mark
+    TorchAutogradFunctionCtxProxy.mark_non_differentiable = make_opaque(_mark)
     TorchAutogradFunctionCtxProxy.set_materialize_grads = _materialize
     _LOOKASIDES[_APPLY] = _apply

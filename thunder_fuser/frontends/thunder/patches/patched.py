@@ -12,7 +12,11 @@ from thunder.core.compile_data import get_compile_data
 
 def is_patched() -> bool:
     """True while Thunder compiles a function with an executor that has `patches_thunder`."""
-    data = get_compile_data()
+    return has_patches(get_compile_data())
+
+
+def has_patches(data: Any) -> bool:
+    """True if the compile data, or None, is that of a function compiled with such an executor."""
     executors = data.executors_list if data is not None else ()
     return any(getattr(executor, "patches_thunder", False) for executor in executors)
 
