@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -43,6 +44,10 @@ def nested(x: Tensor, given: Any) -> Tensor:
     return masked(x, given[0]["mask"])
 
 
+def truth(x: Tensor, given: Any) -> Tensor:
+    return x * 2 if given else x * 3
+
+
 def of_object(x: Tensor, given: Any) -> Tensor:
     return masked(x, given.mask)
 
@@ -78,6 +83,10 @@ PROGRAMS: list[tuple[Callable[[Tensor, Any], Tensor], Any, Any]] = [
     (of_object, Batch(None), Batch(MASK)),
     (of_object, Pair(None), Pair(MASK)),
     (of_object, SimpleNamespace(mask=None), SimpleNamespace(mask=MASK)),
+    (truth, OrderedDict(), OrderedDict(a=1)),
+    (truth, {}, {"a": 1}),
+    (truth, [], [1]),
+    (nested, [OrderedDict(mask=None)], [OrderedDict(mask=MASK)]),
     (by_mode, Mode.FAST, Mode.EXACT),
     (by_dtype, torch.float32, torch.float64),
     (applied, torch.neg, torch.abs),

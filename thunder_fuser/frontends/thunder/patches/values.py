@@ -56,6 +56,8 @@ def likeness(value: Any) -> tuple[Any, ...]:
     kind = type(value)
     if isinstance(value, _STAND_FOR_THEMSELVES):
         return kind, value
+    if isinstance(value, dict) and kind is not dict:
+        return kind, *value  # its keys; those of a dict are guarded where they are read
     if isinstance(value, MethodType):
         return kind, likeness(value.__func__)
     if isinstance(value, FunctionType):
@@ -94,7 +96,7 @@ def _items(held: Any) -> Iterator[tuple[PseudoInst, Any, Any]]:
     kind = type(held)
     if kind is list or (isinstance(held, tuple) and kind is not torch.Size):
         yield from ((PseudoInst.BINARY_SUBSCR, k, value) for k, value in enumerate(held))
-    elif kind is dict:
+    elif isinstance(held, dict):
         named = ((k, value) for k, value in held.items() if type(k) in (str, int))
         yield from ((PseudoInst.BINARY_SUBSCR, k, value) for k, value in named)
     elif kind is SimpleNamespace or (dataclasses.is_dataclass(held) and hasattr(held, "__dict__")):
@@ -133,7 +135,7 @@ def _unpack(
     if is_patched():
         with tracectx(context.computation_trace):
             for value, place in _arguments(args, kwargs):
-                proxy = Proxy(history=place, prefix="value")
+                proxy = Proxy(history=place, prefix="given")
                 context.add_constraint((_check_like_symbol, proxy, _Like(value)))
     return _original(context, prologue, to_computation, to_epilogue, args, kwargs)
 
