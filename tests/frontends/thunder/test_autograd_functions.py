@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from tests.frontends.thunder.programs import jit
+from tests.frontends.thunder.programs import check, jit
 
 
 class Doubled(torch.autograd.Function):
@@ -56,3 +58,67 @@ def test_contexts() -> None:
         torch.testing.assert_close(*(found for found, _ in runs))
         gradients = [torch.autograd.grad(found.sum(), of) for found, of in runs]
         torch.testing.assert_close(*gradients)
+
+
+class SumAndProduct(torch.autograd.Function):
+    """Two results, with a wrong gradient for one of the operands."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, y)
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx: Any, product: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return product * y + total, product * x + total * 3
+
+
+class Marked(torch.autograd.Function):
+    """Integers, and a tensor through which no gradient goes."""
+
+    @staticmethod
+    def forward(x: Tensor, factor: float) -> tuple[Tensor, ...]:
+        return x * factor, x.argmax(-1), x * 3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, ...]) -> None:
+        ctx.factor = inputs[1]
+        ctx.mark_non_differentiable(output[1], output[2])
+
+    @staticmethod
+    def backward(ctx: Any, scaled: Tensor, places: Tensor, tripled: Tensor) -> tuple[Tensor, None]:
+        return scaled * ctx.factor + tripled * 100, None
+
+
+class Rows(torch.autograd.Function):
+    """One result a row, whose gradients are not materialized."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(row * 2 for row in x.unbind(0))
+
+    @staticmethod
+    def backward(ctx: Any, *rows: Tensor | None) -> Tensor:
+        return torch.stack([torch.zeros(4) if row is None else row * 5 for row in rows])
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
+    "two": lambda x: SumAndProduct.apply(x, x.sin()),
+    "first": lambda x: SumAndProduct.apply(x, x.sin())[0] * 2,
+    "second": lambda x: SumAndProduct.apply(x, x.sin())[1] * 2,
+    "nested": lambda x: SumAndProduct.apply(*SumAndProduct.apply(x, x * 2)),
+    "marked": lambda x: [y * x for y in Marked.apply(x, 0.5)[::2]],
+    "integers": lambda x: [y * 2 for y in Marked.apply(x, 0.5)],
+    "rows": lambda x: [row * 2 for row in Rows.apply(x)],
+    "one row": lambda x: Rows.apply(x)[1] * 2,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_several_results(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    check(PROGRAMS[name], x.clone().requires_grad_())
+    check(PROGRAMS[name], x)

@@ -236,3 +236,26 @@ def test_one_hot_and_a_class_that_does_not_exist(wrong: int) -> None:
     assert not refusals(compiled)
     with pytest.raises(FuserIndexError, match=f"index {wrong} .* size {COLUMNS}"):
         compiled(torch.full((3, 5), wrong))
+
+
+def test_lists_of_bools_are_masks() -> None:
+    """They were taken for the indices 0 and 1, and True for the index 1."""
+    kept = [True, False, True, True]
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            x[kept] * 2,
+            x[..., kept],
+            x[kept, 0],
+            x[None, kept] * 3,
+            x[True],
+            x[1:, True],
+        ]
+
+    check(program, torch.randn(4, 4, dtype=torch.float64, requires_grad=True))
+    with pytest.raises(IndexError, match="shape of the mask"):
+        jit(lambda x: x[[True, False]])(torch.ones(4, 4))
+    with pytest.raises(NotImplementedError, match="for False"):
+        jit(lambda x: x[False])(torch.ones(4, 4))
+    with pytest.raises(NotImplementedError, match="for False"):
+        jit(lambda x: x[1:, True, kept])(torch.ones(4, 4))

@@ -11,6 +11,8 @@ with a number, `logsumexp` of integers, the places of maxima of bools.
 
 *Variances by `unbiased`* and `to` with `non_blocking`, arguments that Thunder does not know.
 
+*Repeats by a tensor* (`composites/gathers.py`).
+
 *Pads with elements of the tensor*, modes that Thunder does not know (`composites/padding.py`).
 
 *Arguments by keyword* where Thunder takes them by position alone.
@@ -28,7 +30,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import padding
+from thunder_fuser.frontends.thunder.composites import gathers, padding
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -194,6 +196,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "torch_max": _maximum,
     "nan_to_num": _nan_to_num,
     "pad": padding.pad,
+    "repeat_interleave": gathers.repeat_interleave,
     "embedding": _embedding,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),

@@ -14,7 +14,9 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *New tensors* by functions that Thunder does not know.
 
-*The dtype of a tensor*, which is torch's to the code that is traced.
+*Which dtype a result has*, by `torch.result_type` and its like.
+
+*The dtype and the shape of a tensor*, which are torch's to the code that is traced.
 
 *Kernels of whole transformer layers*, which torch takes for inference: Thunder does not know them.
 
@@ -40,6 +42,7 @@ from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
@@ -123,6 +126,7 @@ def lookasides() -> dict[Function, Function]:
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
     found |= _of_proxies(found)
+    found |= {f: partial(_of_types, f) for f in _OF_TYPES}
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
     for theirs, check in checked_calls():
         found[theirs] = check(found.get(theirs, symbol_of(theirs)))
@@ -131,6 +135,21 @@ def lookasides() -> dict[Function, Function]:
         found[write] = lambda graph: write(graph)
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
+
+
+_OF_TYPES = (torch.promote_types, torch.result_type, torch.can_cast)
+
+
+def _of_types(function: Function, *args: Any) -> Any:
+    """Call a function of dtypes, and of the dtypes and ranks of tensors."""
+    return function(*map(_without_elements, args))
+
+
+def _without_elements(x: Any) -> Any:
+    if isinstance(x, TensorProxy):
+        dtype = dtypes.to_torch_dtype(x.dtype)
+        return torch.empty([1] * x.ndim, dtype=dtype, device="meta")
+    return dtypes.to_torch_dtype(x) if isinstance(x, dtypes.dtype) else x
 
 
 def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
@@ -155,7 +174,18 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__rfloordiv__: lambda x, y: ltorch.floor_divide(in_dtype_of(y, x), x),
         # Code reads torch's dtype, or an attribute of it, or compares it by `is`, or as a key.
         TensorProxy.dtype.fget: lambda x: dtypes.to_torch_dtype(x.dtype),
+        TensorProxy.shape.fget: _shape,
+        **dict.fromkeys((torch.Tensor.size, ltorch.size), _size),
     }
+
+
+def _shape(x: TensorProxy) -> Any:
+    """A torch.Size, unless the sizes are unknown."""
+    return torch.Size(x.shape) if is_static(x.shape) else x.shape
+
+
+def _size(x: TensorProxy, dim: int | None = None) -> Any:
+    return _shape(x) if dim is None else ltorch.size(x, dim)
 
 
 def _in_parts(function: Function, symbol: Symbol) -> Function:

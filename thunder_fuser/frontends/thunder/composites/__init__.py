@@ -14,6 +14,7 @@ from typing import Any
 
 from thunder_fuser.frontends.thunder.composites import (
     attention,
+    gathers,
     interpolation,
     losses,
     movement,
@@ -23,6 +24,7 @@ from thunder_fuser.frontends.thunder.composites import (
     products,
     recurrent,
     reductions,
+    statistics,
     views,
 )
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual
@@ -40,6 +42,8 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **attention.PARTS,
     **recurrent.PARTS,
     **noise.PARTS,
+    **statistics.PARTS,
+    **gathers.PARTS,
     **views.PARTS,
 }
 """Decompositions by the function's path below `torch`; tensor methods of that name share them."""

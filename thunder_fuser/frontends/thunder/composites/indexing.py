@@ -2,7 +2,8 @@
 
 Thunder adds the size to negative indices, and flattens the indices of several dimensions to one.
 An index below -size then has another value where the kernel finds it, and one that is out of range
-in its own dimension may be in range of the flat one.
+in its own dimension may be in range of the flat one. It takes the bools of a list for the indices 0
+and 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def in_range(x: Any, key: Any) -> Any:
 
     Raises IndexError for a list with an index out of range.
     """
-    entries = list(key) if isinstance(key, tuple) else [key]
+    given = key if isinstance(key, tuple) else (key,)
+    entries = [_of_bools(x, given, k) for k in range(len(given))]
+    key = tuple(entries) if isinstance(key, tuple) else entries[0]
     indexed = _dimensions(x, entries)
     tensors = [entries[k] for k in indexed if isinstance(entries[k], TensorProxy)]
     if len(indexed) == len(tensors) == 1 and not tensors[0].ndim:
@@ -48,18 +51,45 @@ def in_range(x: Any, key: Any) -> Any:
     return tuple(entries) if isinstance(key, tuple) else entries[0]
 
 
+def _of_bools(x: Any, entries: Sequence[Any], k: int) -> Any:
+    """Return an entry without bools: the positions in a list that are True, None for True."""
+    entry = entries[k]
+    if type(entry) is bool:
+        if not entry or any(isinstance(e, (list, TensorProxy)) for e in entries):
+            raise NotImplementedError(
+                f"x[{entry}], also with lists and tensors: write x[None] for True, x[None][:0] for "
+                "False, and index that"
+            )
+        return None
+    if not (isinstance(entry, list) and entry and all(type(n) is bool for n in entry)):
+        return entry
+    dim = _dimension(x, entries, k)
+    if len(entry) != x.shape[dim]:
+        raise IndexError(
+            f"The shape of the mask [{len(entry)}] at index {k} does not match the shape of the "
+            f"indexed tensor {list(x.shape)} at index {dim}"
+        )
+    return [place for place, is_selected in enumerate(entry) if is_selected]
+
+
+def _dimension(x: Any, entries: Sequence[Any], k: int) -> int:
+    """Return the dimension that the entry at `k` indexes."""
+    if any(e is Ellipsis for e in entries[:k]):
+        return int(x.ndim) - sum(e is not None for e in entries[k:])
+    return sum(e is not None for e in entries[:k])
+
+
 def _dimensions(x: Any, entries: Sequence[Any]) -> dict[int, int]:
     """Map positions of tensors and lists in a key to the dimensions that they index; {} if one is a
     mask, or a size is unknown.
     """
     if not isinstance(x, TensorProxy) or not is_static(x.shape):
         return {}
-    consuming = [k for k, e in enumerate(entries) if e is not None and e is not Ellipsis]
     found: dict[int, int] = {}
-    for place, k in enumerate(consuming):
-        entry = entries[k]
-        behind = any(e is Ellipsis for e in entries[:k])
-        dim = x.ndim - len(consuming) + place if behind else place
+    for k, entry in enumerate(entries):
+        if entry is None or entry is Ellipsis:
+            continue
+        dim = _dimension(x, entries, k)
         if isinstance(entry, TensorProxy):
             if entry.dtype not in _INDICES or not is_static(entry.shape):
                 return {}

@@ -4,6 +4,10 @@ Thunder guards the elements that a program reads, but not how many there are: a 
 two tensors ran the program compiled for one. The guard is made where the interpreter first reads a
 container's elements, for functions compiled with this executor. Containers that are reached through
 a module are left alone: its hooks, parameters and submodules are dictionaries, too.
+
+Nor does Thunder see what Python reads in C: `math.prod(sizes)` and `sizes == [2, 3]` had the answer
+of the first call for ever. The elements of what such a function or comparison is given are read
+before it.
 """
 
 from __future__ import annotations
@@ -11,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder.core import jit_ext, prims, utils
+from thunder.core import interpreter, jit_ext, prims, utils
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
+_HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original: Callable[[Any], None] = WrappedValue.track_items
+_original_comparison: Callable[..., Any] = _HANDLERS["COMPARE_OP"]
 _SUBSCRIPTS = (PseudoInst.BINARY_SUBSCR, PseudoInst.LOAD_ATTR)
 _ARGUMENTS = (PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 
@@ -51,7 +57,7 @@ def guard(place: ProvenanceRecord, held: Any) -> None:
     container = Proxy(history=place, prefix="container")
     if type(held) in (list, tuple):
         jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
-    elif type(held) is dict and all(isinstance(key, str | int) for key in held):
+    elif _has_places(held):
         jit_ext.get_jit_ctx().add_constraint((_check_keys_symbol, container, tuple(held)))
 
 
@@ -72,6 +78,43 @@ def _is_module(place: ProvenanceRecord) -> bool:
     return bool(place.ext_flag & jit_ext.EXT_FLAG_IS_MODULE)
 
 
+def _read(value: Any) -> None:
+    """Read all elements of a container, each of which is guarded by that."""
+    if not isinstance(value, WrappedValue) or not _has_places(value.value):
+        return
+    if value.has_item_tracking or is_guarded(value.provenance):
+        value.track_items()
+        held = value.item_wrappers
+        for item in held.values() if isinstance(held, dict) else held:
+            _read(item)
+
+
+def _has_places(held: Any) -> bool:
+    """True for containers whose elements a guard can name."""
+    if type(held) is dict:
+        return all(isinstance(key, str | int) for key in held)
+    return type(held) in (list, tuple)
+
+
+def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:
+    """Compare as Thunder does, whose comparison looks at no elements."""
+    if is_patched():
+        for place in (-2, -1):
+            _read(stack.getitem_wrapped(place))
+    return _original_comparison(inst, stack=stack, **state)
+
+
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    found = original(fn, *args, **kwargs)
+    if found is None and interpreter.is_opaque(fn) and is_patched():
+        for value in (*args, *kwargs.values()):
+            _read(value)
+    return found
+
+
 def register() -> None:
-    """Patch Thunder's interpreter to use `_track_items`."""
+    """Patch Thunder's interpreter to use `_track_items`, `_compare` and `_lookaside`."""
     WrappedValue.track_items = _track_items
+    _HANDLERS["COMPARE_OP"] = _compare
+    ask_first(_lookaside)

@@ -17,12 +17,13 @@ from thunder.core.module import ThunderModule
 from thunder.extend import TemporaryExecutor
 
 from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.frontends.thunder.patches.patched import has_patches
 
 
 def _reduce(self: ThunderModule, protocol: Any) -> Any:
     """Return the call that makes a copy; raise FuserTypeError for a transformed module."""
     data = thunder.compile_data(self)
-    if not any(getattr(executor, "patches_thunder", False) for executor in data.executors_list):
+    if not has_patches(data):
         return torch.nn.Module.__reduce_ex__(self, protocol)
     if self._lc_transforms or data.process_group_for_ddp is not None:
         raise FuserTypeError(

@@ -2,8 +2,9 @@
 
 `x.max(-1).values`, `x.topk(2).indices` and `torch.linalg.qr(x).Q` have no such attributes in
 Thunder, whose calls return plain tuples. Here they return what torch does. A named tuple that a
-program returns was made from a list of its elements, which raised or made a wrong one. The
-choices are patched where they are made, for functions compiled with this executor.
+program returns was made from a list of its elements, which raised or made a wrong one; a
+`torch.Size` became a plain tuple. The choices are patched where they are made, for functions
+compiled with this executor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.utils import is_hashable
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 from thunder_fuser.frontends.thunder.torch_functions import symbol_of
 
 Function = Callable[..., Any]
@@ -87,7 +88,7 @@ def _value(wrapped: Any) -> Any:
     value = unwrap(wrapped)
     kind = type(value)
     plain = not isinstance(value, tuple) or kind is tuple or not is_patched()
-    if plain or hasattr(wrapped, "anyproxy") or kind is torch.Size:
+    if plain or hasattr(wrapped, "anyproxy"):
         return _original_value(wrapped)
     wrapped.track_items()
     return _new(kind, tuple(map(jit_ext.build_value_from_wrapped, wrapped.item_wrappers)))
@@ -95,5 +96,5 @@ def _value(wrapped: Any) -> Any:
 
 def register() -> None:
     """Patch Thunder's interpreter to use `_lookaside` and `_value`."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)
     jit_ext.build_value_from_wrapped = _value

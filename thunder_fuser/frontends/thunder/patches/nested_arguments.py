@@ -8,13 +8,12 @@ them, also in a tuple or a list. It does not do so for calls that an executor re
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from thunder.core import jit_ext
 from thunder.core.utils import is_hashable
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -26,4 +25,4 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
 
 def register() -> None:
     """Patch how Thunder looks for replacements."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)

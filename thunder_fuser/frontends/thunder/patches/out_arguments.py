@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import INTERPRETER_SIGNALS, interpreter_needs_wrap, unwrap
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 Function = Callable[..., Any]
 
@@ -58,4 +57,4 @@ def _write(out: TensorProxy, result: Any, *operands: Any) -> TensorProxy:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)

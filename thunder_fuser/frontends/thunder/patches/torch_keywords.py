@@ -15,13 +15,12 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import wrap_const
 from thunder.core.symbol import Symbol
 from thunder.core.utils import is_hashable
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 from thunder_fuser.frontends.thunder.torch_functions import symbol_of
 
 Function = Callable[..., Any]
@@ -135,4 +134,4 @@ def _of_schemas(name: str) -> Sequence[Sequence[str]]:
 
 def register() -> None:
     """Patch how Thunder looks for replacements."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from types import BuiltinFunctionType, MethodDescriptorType
+from types import BuiltinFunctionType, MappingProxyType, MethodDescriptorType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -27,12 +27,14 @@ from thunder.core.transforms import augmented_forward_impls, backward_impls
 from thunder.executors.torchex import _always_executable, ex
 from torch._ops import OpOverloadPacket
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 Function = Callable[..., Any]
 
 _HOMES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 """Where torch keeps its builtin functions, and the methods of tensors."""
+_MISTAKEN = MappingProxyType({torch.Tensor.unfold: "tensor_unfold"})
+"""Functions that Thunder takes for others of the same name, with names of their own."""
 _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
 
@@ -54,6 +56,8 @@ def _name(function: Function) -> str | None:
     """Return the name of a function that only computes tensors and that no list of Thunder has;
     None for all others.
     """
+    if function in _MISTAKEN:
+        return _MISTAKEN[function]
     name = getattr(function, "__name__", "")
     if function in jit_ext._general_jit_lookaside_map or name.endswith("_"):
         return None
@@ -119,4 +123,4 @@ def _differentiate(symbol: Symbol, call: Symbol, function: Function) -> None:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    jit_ext.general_jit_lookaside = partial(_lookaside, jit_ext.general_jit_lookaside)
+    ask_first(_lookaside)

@@ -6,7 +6,7 @@ tensors.
 attributes, items, and names of closures and of globals are guarded where the interpreter first
 meets them, for functions compiled with this executor:
 
-- a function written in Python by its code; what it reads is guarded where it is read, too
+- a function written in Python by its code and defaults; what it reads is guarded where it is read
 - an object whose attributes are read by its type; all submodules of a module in one guard
 - a type, a member of an enumeration, and a function that is not written in Python by its identity
 - any other value, such as None, a dtype or a set, by its type and an equal value
@@ -74,8 +74,27 @@ class _OfType(Expected):
 
 
 class _OfCode(Expected):
+    """Code of a function or method, and its defaults, which are constants of a program."""
+
     def holds(self, given: Any) -> bool:
-        return getattr(given, "__code__", None) is self.value
+        if getattr(given, "__code__", None) is not self.value.__code__:
+            return False
+        theirs, ours = _defaults(given), _defaults(self.value)
+        return len(theirs) == len(ours) and all(
+            a is b or (type(a) is type(b) and isinstance(a, _GUARDED_BY_THUNDER) and a == b)
+            for a, b in zip(theirs, ours, strict=True)
+        )
+
+
+def _defaults(function: Any) -> tuple[Any, ...]:
+    return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+
+
+class _OfKeys(Expected):
+    """Type and keys of a dictionary of another type than dict, whose keys are not guarded yet."""
+
+    def holds(self, given: Any) -> bool:
+        return type(given) is type(self.value) and list(given) == list(self.value)
 
 
 class _Submodules(Expected):
@@ -115,9 +134,11 @@ def expected_of(value: Any) -> Expected | None:
     if isinstance(value, (*_GUARDED_BY_THUNDER, *_NOT_GUARDED)):
         return None
     if isinstance(value, FunctionType | MethodType):
-        return _OfCode(value.__code__)
+        return _OfCode(value)
     if isinstance(value, type | enum.Enum):
         return _Same(value)
+    if isinstance(value, dict) and type(value) is not dict:
+        return _OfKeys(value.copy())
     if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
         return _OfType(type(value))
     if callable(value):

@@ -1,0 +1,83 @@
+"""Functions and methods of Python that are written in C, on tensors."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.frontends.thunder.programs import check, jit
+
+
+def _updated(xs: list[Tensor]) -> list[Tensor]:
+    found = [xs[0] * 2]
+    found.insert(0, xs[1] * 3)
+    found.insert(-5, xs[1] * 5)
+    found *= 2
+    found.remove(found[0])
+    found.sort(key=lambda t: t.ndim, reverse=True)
+    copy = list(found)
+    found.clear()
+    return copy
+
+
+def _queue(xs: list[Tensor]) -> Tensor:
+    queue = deque([xs[0]], maxlen=2)
+    for k in range(3):
+        queue.append(xs[1] * k)
+    return queue.popleft() * 3 + queue[0] + len(queue) + sum(queue)
+
+
+PROGRAMS: list[Callable[[list[Tensor]], Any]] = [
+    sum,
+    lambda xs: sum(xs[1:], xs[0]),
+    lambda xs: sum(xs[1:], start=xs[0] * 2),
+    lambda xs: sum({"a": xs[0], "b": xs[1]}.values()),
+    lambda xs: sum(x.sin() for x in xs),
+    lambda xs: torch.stack(list(itertools.chain(xs, [xs[0] * 2]))),
+    lambda xs: torch.stack([*itertools.chain.from_iterable([xs, xs])]),
+    lambda xs: [*itertools.accumulate(xs), *itertools.accumulate(xs, torch.mul, initial=xs[0])],
+    lambda xs: [a * b for a, b in itertools.product(xs, xs)],
+    lambda xs: [a * b for a, b in itertools.product(xs, repeat=2)],
+    lambda xs: [b - a for a, b in itertools.pairwise(xs)],
+    lambda xs: [a * b for a, b in itertools.combinations(xs, 2)],
+    lambda xs: [a - b for a, b in itertools.permutations(xs)],
+    lambda xs: [a - 2 * b for a, b in itertools.combinations_with_replacement(xs, 2)],
+    lambda xs: [x * 2 for x in itertools.islice(xs, 1)],
+    lambda xs: [x * 2 for x in itertools.islice(itertools.cycle(xs), 1, 6, 2)],
+    lambda xs: list(itertools.starmap(torch.add, [(xs[0], xs[1])])),
+    lambda xs: [a if b is None else a + b for a, b in itertools.zip_longest(xs, xs[1:])],
+    lambda xs: torch.cat(list(itertools.repeat(xs[0], 2))),
+    lambda xs: [x * 2 for x in itertools.takewhile(lambda x: x.ndim == 2, xs)],
+    lambda xs: [x * 2 for x in itertools.dropwhile(lambda x: x.ndim == 2, xs)],
+    lambda xs: operator.itemgetter("a", "b")({"a": xs[0], "b": xs[1]}),
+    lambda xs: operator.itemgetter(1)(xs) * 2,
+    lambda xs: operator.attrgetter("T.mT")(xs[0]) * 2,
+    lambda xs: operator.methodcaller("sum", 0, keepdim=True)(xs[0]) * 2,
+    lambda xs: functools.reduce(operator.mul, xs),
+    lambda xs: xs[0] * xs[0].shape.count(3) + (1, 2, 1).count(1),
+    _updated,
+    _queue,
+]
+
+
+@pytest.mark.parametrize("case", range(len(PROGRAMS)))
+def test_functions_of_python(case: int) -> None:
+    """The tensors are in a list that the program is given."""
+    torch.manual_seed(0)
+
+    def program(x: Tensor, y: Tensor) -> Any:
+        return PROGRAMS[case]([x, y]), x * y
+
+    x, y = torch.randn(2, 4, 3, dtype=torch.float64)
+    check(program, x.clone().requires_grad_(), y.clone().requires_grad_())
+    compiled = jit(lambda xs: PROGRAMS[case](xs))
+    for given in ([x, y], [y, x]):
+        torch.testing.assert_close(compiled(given), PROGRAMS[case](given))

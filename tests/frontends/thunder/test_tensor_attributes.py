@@ -1,0 +1,122 @@
+"""Attributes and methods of tensors, as code of models asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.frontends.thunder.aliasing import differences
+from tests.frontends.thunder.programs import check, jit
+
+WEIGHT = torch.nn.Parameter(torch.ones(4))
+
+
+def filled(wrap: bool, repeats: int) -> Callable[[Tensor], Tensor]:
+    def program(x: Tensor) -> Tensor:
+        y = torch.cat([x] * repeats) * 2
+        y.fill_diagonal_(3.0, wrap)
+        return y * x.sum()
+
+    return program
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
+    "plus": lambda x: [(+x) * 2, +x],
+    "broadcast_to": lambda x: [x[0].broadcast_to(3, 4) * 2, x[0].broadcast_to((2, 3, 4)) + x],
+    "hardshrink": lambda x: x.hardshrink() + x.hardshrink(0.1),
+    "diagonal": filled(False, 1),
+    "tall diagonal": filled(False, 4),
+    "wrapped diagonal": filled(True, 4),
+    "cube": lambda x: (x.expand(3, 3, 4)[..., :3] * 2).fill_diagonal_(1.0) + x[:, :3],
+    "devices": lambda x: x * 2 if x.is_cpu and not x.is_meta and not x.is_mps else x,
+    "shape": lambda x: x / x.shape.numel() + x.size().numel() + x.size(0) + x.size(dim=1),
+    "kind of shape": lambda x: x * 2 if isinstance(x.shape, torch.Size) else x,
+    "parts of shape": lambda x: x.reshape(*x.shape[:-1], 2, 2).reshape((*x.shape[:1], -1)),
+    "key": lambda x: x * {(3, 4): 2.0}[x.shape],
+    "type": lambda x: x * 2 if type(x) is Tensor and type(x + 1) is Tensor else x,
+    "type of parameter": lambda x: x * 2 if type(WEIGHT) is torch.nn.Parameter else x,
+    "flag": lambda x: x * 2 if (x * 2).requires_grad and x[0].requires_grad else x,
+    "flag of detached": lambda x: x * 2 if (x.detach() * 2).requires_grad else x * 3,
+    "flag of integers": lambda x: x * 2 if x.argmax(-1).requires_grad else x * 3,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_attributes(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    check(PROGRAMS[name], x.clone().requires_grad_())
+    check(PROGRAMS[name], x)
+
+
+def test_flags_without_gradients() -> None:
+    def program(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = x * 2
+        return x * 2 if y.requires_grad else x * 3
+
+    check(program, torch.ones(3, requires_grad=True))
+    check(
+        lambda x: (x * 2).requires_grad_() + (x.detach() * 2).requires_grad_(False),
+        torch.ones(3, requires_grad=True),
+    )
+    with pytest.raises(NotImplementedError, match="before the compiled function"):
+        jit(lambda x: x.requires_grad_() * 2)(torch.ones(3))
+
+
+def test_views_are_views() -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        return [+x, x[0].broadcast_to(2, 4)]
+
+    x, y = torch.ones(3, 4), torch.ones(3, 4)
+    assert not list(differences([*jit(program)(x), x], [*program(y), y]))
+
+
+def test_results_have_shapes() -> None:
+    found = jit(lambda x: (x.shape, x.size(), f"{x.shape}", x * 1))(torch.ones(3, 4))
+    expected = torch.Size([3, 4])
+    assert found[:3] == (expected, expected, str(expected))
+    assert type(found[0]) is type(found[1]) is torch.Size
+
+
+def test_bools_have_no_sign() -> None:
+    with pytest.raises(RuntimeError, match="bool tensor"):
+        jit(lambda x: +(x > 0))(torch.ones(3))
+
+
+DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "uniform_": (lambda x: x.uniform_(1.0, 3.0), 2.0, 1 / 3**0.5),
+    "uniform_ by keyword": (lambda x: x.uniform_(to=2.0), 1.0, 1 / 3**0.5),
+    "normal_": (lambda x: x.normal_(2.0, std=3.0), 2.0, 3.0),
+    "bernoulli_": (lambda x: x.bernoulli_(0.25), 0.25, 3**0.5 / 4),
+    "exponential_": (lambda x: x.exponential_(2.0), 0.5, 0.5),
+    "log_normal_": (lambda x: x.log_normal_(0.0, 0.5), 1.133, 0.604),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_updates_with_random_numbers(name: str) -> None:
+    """Means and deviations, of arguments and of what the program computes; no gradients."""
+    draw, mean, deviation = DRAWS[name]
+
+    def program(x: Tensor, buffer: Tensor) -> list[Tensor]:
+        noise = draw(torch.empty_like(x))
+        return [draw(buffer) * 1, noise, x * noise, draw(x * 2)]
+
+    x, buffer = torch.ones(100, 500, requires_grad=True), torch.zeros(100, 500)
+    fixed, noise, scaled, drawn = jit(program)(x, buffer)
+    assert torch.equal(fixed, buffer)
+    for found in (fixed, noise, drawn):
+        assert abs(found.mean() - mean) < 0.05
+        assert abs(found.std() - deviation) < 0.05
+    assert torch.equal(torch.autograd.grad(scaled.sum(), x)[0], noise)
+    assert not torch.equal(noise, drawn)
+
+
+def test_generators_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="default generator"):
+        jit(lambda x, g: (x * 2).normal_(generator=g))(torch.ones(3), torch.Generator())
