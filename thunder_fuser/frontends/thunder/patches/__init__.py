@@ -1,6 +1,7 @@
 """Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
 
 from thunder_fuser.frontends.thunder.patches import (
+    autocast,
     autograd_functions,
     broadcasts,
     containers,
@@ -49,5 +50,7 @@ def register() -> None:
         trees,
         unknown_calls,
         user_lines,
+        # Last, so that it casts the operands of whatever the others call.
+        autocast,
     ):
         patch.register()

@@ -9,6 +9,7 @@ are completed when the trace is made, for functions compiled with this executor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import thunder
@@ -23,13 +24,12 @@ from thunder_fuser.frontends.thunder.trace.origin import gives_new_memory
 from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 from thunder_fuser.segment.regions.joint_graph import Role
 
-_original: Callable[..., Any] = thunder.thunder_general_jit
 _SHOW_THEIR_SOURCE = frozenset({Role.VIEW, Role.RENAME})
 
 
-def _traced(*args: Any, **kwargs: Any) -> Any:
+def _traced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the traces of a function, in which such calls end with a copy."""
-    found = _original(*args, **kwargs)
+    found = original(*args, **kwargs)
     if is_patched():
         end_with_copies(found.computation_trace)
     return found
@@ -101,4 +101,4 @@ def _ending_with_copy(symbol: BoundSymbol, result: TensorProxy, trace: TraceCtx)
 
 def register() -> None:
     """Patch how Thunder makes a trace."""
-    thunder.thunder_general_jit = _traced
+    thunder.thunder_general_jit = partial(_traced, thunder.thunder_general_jit)
