@@ -312,6 +312,17 @@ def test_an_operator_that_promotes() -> None:
     assert torch.equal(ours, eager)
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_modules(kind: type[torch.nn.Module]) -> None:
+    module = kind(9, 6, batch_first=True)
+    for dtype in (torch.float32, LOW):
+        x = torch.randn(2, 5, 9).to(dtype)
+        with torch.autocast("cpu", LOW):
+            ours, eager = (f(x)[0] for f in (jit(module), module))
+        assert ours.dtype == eager.dtype
+        torch.testing.assert_close(ours, eager, rtol=0.02, atol=0.02)
+
+
 def test_results_in_given_tensors_are_not_cast() -> None:
     def program(a: Tensor, out: Tensor) -> Tensor:
         return torch.mm(a, a, out=out)

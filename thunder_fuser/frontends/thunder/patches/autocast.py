@@ -58,7 +58,13 @@ def _einsum(equation: str, *operands: Any) -> str:
     return "bmm" if "," in given and is_summed else "mul"
 
 
+def _recurrent(input: Any, *_: Any, **__: Any) -> str:
+    """On a CPU products are cast, and results have the dtype of the input."""
+    return "mm" if input.dtype != dtypes.float32 else "_cudnn_rnn"
+
+
 _OF_ARGUMENTS: Mapping[str, Callable[..., str]] = {
+    **dict.fromkeys(("gru", "rnn_relu", "rnn_tanh"), _recurrent),
     "einsum": _einsum,
     "interpolate": _interpolate,
     "pad": _pad,
@@ -72,6 +78,7 @@ _CALLED: Mapping[str, Sequence[str]] = {
     "cross_entropy": ("cross_entropy_loss", "log_softmax"),
     "inner": ("tensordot", "mm"),
     "local_response_norm": ("avg_pool3d", "pow"),
+    "lstm": ("mkldnn_rnn_layer", "_cudnn_rnn"),
     "normalize": ("norm",),
     "pairwise_distance": ("norm",),
     "rpow": ("pow",),
