@@ -58,14 +58,14 @@ def _einsum(equation: str, *operands: Any) -> str:
     return "bmm" if "," in given and is_summed else "mul"
 
 
-def _recurrent(input: Any, *_: Any, **__: Any) -> str:
+def _gru(input: Any, *_: Any, **__: Any) -> str:
     """On a CPU products are cast, and results have the dtype of the input."""
     return "mm" if input.dtype != dtypes.float32 else "_cudnn_rnn"
 
 
 _OF_ARGUMENTS: Mapping[str, Callable[..., str]] = {
-    **dict.fromkeys(("gru", "rnn_relu", "rnn_tanh"), _recurrent),
     "einsum": _einsum,
+    "gru": _gru,
     "interpolate": _interpolate,
     "pad": _pad,
     "upsample": _interpolate,
@@ -81,6 +81,8 @@ _CALLED: Mapping[str, Sequence[str]] = {
     "lstm": ("mkldnn_rnn_layer", "_cudnn_rnn"),
     "normalize": ("norm",),
     "pairwise_distance": ("norm",),
+    "rnn_relu": ("mm",),
+    "rnn_tanh": ("mm",),
     "rpow": ("pow",),
     "rtruediv": ("reciprocal",),
     "square": ("pow",),

@@ -53,4 +53,4 @@ def _differs(self: StringProxy, other: object) -> bool:
 def register() -> None:
     """Patch how Thunder makes proxies of tensors, and `!=` of its strings."""
     proxies.tensorproxy = partial(_tensor, proxies.tensorproxy)
-    StringProxy.__ne__ = _differs  # type: ignore[assignment,method-assign]
+    StringProxy.__ne__ = _differs
