@@ -29,21 +29,28 @@ TORCHS = {
 # Each compiles for seconds; the others run in campaigns.
 ALWAYS = ("Mixtral-like", "ViT")
 CASES = [
-    pytest.param(m, id=m.name, marks=[] if m.name in ALWAYS else pytest.mark.campaign)
+    pytest.param(m, cast, id=f"{m.name}{' autocast' * cast}", marks=marks)
+    for cast, always in ((False, ALWAYS), (True, ("ViT",)))
     for m in MODELS
+    for marks in [[] if m.name in always else pytest.mark.campaign]
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", CASES)
-def test_gradients_are_as_near_to_the_truth_as_in_eager(model: Model) -> None:
+@pytest.mark.parametrize(("model", "cast"), CASES)
+def test_gradients_are_as_near_to_the_truth_as_in_eager(model: Model, cast: bool) -> None:
+    """cast: under autocast, where products round to bf16"""
     torch.manual_seed(0)
     sizes = replace(model.small, layers=1)
     nets = [model.make(sizes)]
     nets += [copy.deepcopy(nets[0]), copy.deepcopy(nets[0]).double()]
     batch = model.batch(sizes, torch.float32, "cpu")
     compiled = jit(nets[0])
-    losses = [compiled(*batch), nets[1](*batch), nets[2](*map(as_double, batch))]
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        losses = [compiled(*batch), nets[1](*batch)]
+    losses.append(nets[2](*map(as_double, batch)))
+    assert losses[0].dtype == losses[1].dtype == torch.float32
+    least = 4 * torch.finfo(torch.bfloat16 if cast else torch.float32).eps
     for loss in losses:
         loss.backward()
     errors = []
@@ -51,7 +58,7 @@ def test_gradients_are_as_near_to_the_truth_as_in_eager(model: Model) -> None:
     for (name, ours), (_, eager), (_, truth) in zip(*named, strict=True):
         size = truth.grad.norm()
         far, bar = ((p.grad.double() - truth.grad).norm() / size for p in (ours, eager))
-        assert far <= 1.5 * bar + 4 * torch.finfo(torch.float32).eps, name
+        assert far <= 1.5 * bar + least, name
         errors.append((far, bar))
     ours_all, eager_all = torch.tensor(errors).norm(dim=0)
     assert ours_all <= 1.5 * eager_all

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from tests.frontends.thunder.programs import check, fake, jit, primitives, traced
+from thunder_fuser import options
 from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.frontends.thunder import fusions, refusals
 from thunder_fuser.frontends.thunder.claims.indexing import CLAIMS
@@ -186,22 +187,40 @@ def test_cross_entropy(reduction: str, weighted: bool, ignored: int, dtype: torc
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weighted": True}], ids=str)
-def test_cross_entropy_of_planes(reduction: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [{}, {"label_smoothing": 0.1}, {"weighted": True}], ids=str)
+def test_cross_entropy_of_planes(reduction: str, given: dict[str, Any]) -> None:
     """Rows that are ignored are not among those that a mean is of, smoothed or not."""
     target = torch.randint(7, (4, 5))
     target[1, 3] = -100
 
     def program(x: Any, target: Any, weight: Any) -> Any:
-        smoothing = options.get("label_smoothing", 0.0)
+        smoothing = given.get("label_smoothing", 0.0)
         return functional.cross_entropy(
             x, target, weight, reduction=reduction, label_smoothing=smoothing
         )
 
     for dtype in (torch.float32, torch.bfloat16):
-        weight = weights(7, dtype) if "weighted" in options else None
+        weight = weights(7, dtype) if "weighted" in given else None
         inputs = torch.randn(4, 7, 5).to(dtype), target, weight
         torch.testing.assert_close(jit(program)(*inputs), program(*inputs))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("sizes", [(), (5,), (3, 2), (2, 3, 2), (0,)], ids=str)
+def test_torchs_gradient_of_planes(reduction: str, sizes: tuple[int, ...]) -> None:
+    """Where no region has it, it has the shape of the input."""
+    target = torch.randint(7, (4, *sizes))
+    logits = torch.randn(4, 7, *sizes, requires_grad=True)
+
+    def program(x: Any) -> Any:
+        return functional.nll_loss(x, target, reduction=reduction)
+
+    with options(fuel=0):
+        ours = jit(program)(logits)
+    eager = program(logits)
+    seed = torch.randn(eager.shape)
+    found, expected = (torch.autograd.grad(loss, logits, seed)[0] for loss in (ours, eager))
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_language_model_of_two_matrices_learns() -> None:

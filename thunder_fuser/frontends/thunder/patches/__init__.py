@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches import (
     attributes_set,
+    autocast,
     autograd_functions,
     broadcasts,
     containers,
@@ -13,8 +14,10 @@ from thunder_fuser.frontends.thunder.patches import (
     module_buffers,
     module_copies,
     module_hooks,
+    module_values,
     named_tuples,
     nested_arguments,
+    nll_gradients,
     out_arguments,
     python_functions,
     random_updates,
@@ -47,8 +50,10 @@ def register() -> None:
         module_buffers,
         module_copies,
         module_hooks,
+        module_values,
         named_tuples,
         nested_arguments,
+        nll_gradients,
         out_arguments,
         python_functions,
         random_updates,
@@ -63,5 +68,7 @@ def register() -> None:
         unpacked_arguments,
         user_lines,
         value_guards,
+        # Last, so that it casts the operands of whatever the others call.
+        autocast,
     ):
         patch.register()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import thunder
@@ -72,32 +73,26 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 
 
-def _tracking(track: Callable[[Any], None]) -> Callable[[Any], None]:
-    def remembering(value: Any) -> None:
-        """Remember a container's elements before they are read or changed for the first time."""
-        held = value.value
-        if (
-            _tracing.outside is not None
-            and not value.has_item_tracking
-            and type(held) in (list, dict)
-            and (path := path_of(value.provenance))
-            and path[-1] not in _PARTS
-        ):
-            _tracing.outside.append(_Outside(value, value.provenance, held, held.copy()))
-        track(value)
-
-    return remembering
+def _track_items(original: Callable[[Any], None], value: Any) -> None:
+    """Remember a container's elements before they are read or changed for the first time."""
+    held = value.value
+    if (
+        _tracing.outside is not None
+        and not value.has_item_tracking
+        and type(held) in (list, dict)
+        and (path := path_of(value.provenance))
+        and path[-1] not in _PARTS
+    ):
+        _tracing.outside.append(_Outside(value, value.provenance, held, held.copy()))
+    original(value)
 
 
-def _writing(process: Callable[[Any, TraceCtx], None]) -> Callable[[Any, TraceCtx], None]:
-    def writing(ctx: Any, epilogue: TraceCtx) -> None:
-        """Write the changes of containers to the epilogue, before those of attributes."""
-        for outside in _tracing.outside or ():
-            if outside.is_changed:
-                _write(outside, epilogue)
-        process(ctx, epilogue)
-
-    return writing
+def _write_changes(original: Callable[..., None], ctx: Any, epilogue: TraceCtx) -> None:
+    """Write the changes of containers to the epilogue, before those of attributes."""
+    for outside in _tracing.outside or ():
+        if outside.is_changed:
+            _write(outside, epilogue)
+    original(ctx, epilogue)
 
 
 def _write(outside: _Outside, epilogue: TraceCtx) -> None:
@@ -112,25 +107,25 @@ def _write(outside: _Outside, epilogue: TraceCtx) -> None:
     outside.wrapped.provenance = outside.place
 
 
-def _restoring(trace: Callable[..., Any]) -> Callable[..., Any]:
-    def restoring(*args: Any, **kwargs: Any) -> Any:
-        """Return the traces of a function, and leave the containers of its caller as they were."""
-        if not is_patched():
-            return trace(*args, **kwargs)
-        outer, _tracing.outside = _tracing.outside, []
-        try:
-            return trace(*args, **kwargs)
-        finally:
-            for outside in _tracing.outside:
-                if outside.is_changed:
-                    _fill(outside.container, outside.elements)
-            _tracing.outside = outer
-
-    return restoring
+def _traced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the traces of a function, and leave the containers of its caller as they were."""
+    if not is_patched():
+        return original(*args, **kwargs)
+    outer, _tracing.outside = _tracing.outside, []
+    try:
+        return original(*args, **kwargs)
+    finally:
+        for outside in _tracing.outside:
+            if outside.is_changed:
+                _fill(outside.container, outside.elements)
+        _tracing.outside = outer
 
 
 def register() -> None:
     """Patch Thunder's interpreter and tracer to remember, write and undo changes."""
-    WrappedValue.track_items = _tracking(WrappedValue.track_items)
-    jit_ext.process_recorded_modifications = _writing(jit_ext.process_recorded_modifications)
-    thunder.thunder_general_jit = _restoring(thunder.thunder_general_jit)
+    # A method, which a partial function is not.
+    track = partial(_track_items, WrappedValue.track_items)
+    WrappedValue.track_items = lambda self: track(self)
+    process = jit_ext.process_recorded_modifications
+    jit_ext.process_recorded_modifications = partial(_write_changes, process)
+    thunder.thunder_general_jit = partial(_traced, thunder.thunder_general_jit)

@@ -10,6 +10,7 @@ this executor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import thunder
@@ -51,65 +52,62 @@ def _has_gradient(x: Any) -> bool:
     return is_inexact and ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags
 
 
-def _finding(insert: Callable[..., TraceCtx]) -> Callable[..., TraceCtx]:
-    def finding(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> TraceCtx:
-        """Insert `update_aliases`, and return the positions with the results."""
-        found = insert(trace, groups)
-        if not is_patched() or "flat_args" not in returned_by(trace):
-            return found
-        detached = detached_results(trace)
-        is_differentiated = len(detached) < len(returned_by(trace)["output"])
-        return returning(found, {_DETACHED: detached}) if detached and is_differentiated else found
-
-    return finding
-
-
-def _marking(
-    split: Callable[..., tuple[TraceCtx, TraceCtx | None]],
-) -> Callable[..., tuple[TraceCtx, TraceCtx | None]]:
-    def marking(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
-        """Split a joint trace; its forward tells the positions after its flat results."""
-        detached = returned_by(trace).get(_DETACHED, ())
-        if not detached:
-            return split(trace)
-        forward, backward = split(returning(trace, {_DETACHED: None}))
-        flat = returned_by(forward)["flat_output"]
-        forward = returning(forward, {"flat_output": (*flat, _DETACHED, *detached)})
-        return forward, backward
-
-    return marking
+def _insert_alias_updates(
+    original: Callable[..., TraceCtx], trace: TraceCtx, groups: Sequence[Sequence[int]]
+) -> TraceCtx:
+    """Insert `update_aliases`, and return the positions with the results."""
+    found = original(trace, groups)
+    if not is_patched() or "flat_args" not in returned_by(trace):
+        return found
+    detached = detached_results(trace)
+    is_differentiated = len(detached) < len(returned_by(trace)["output"])
+    return returning(found, {_DETACHED: detached}) if detached and is_differentiated else found
 
 
-def _omitting(connect: Callable[..., None]) -> Callable[..., None]:
-    def omitting(
-        *, flat_output: Sequence[Any], backward_fn: Callable[..., Any], **rest: Any
-    ) -> None:
-        """Connect all other results to autograd; the backward is given no gradient of these."""
-        marks = [k for k, x in enumerate(flat_output) if isinstance(x, str) and x == _DETACHED]
-        if not marks:
-            connect(flat_output=flat_output, backward_fn=backward_fn, **rest)
-            return
-        detached = flat_output[marks[-1] + 1 :]
-        connected = [x for k, x in enumerate(flat_output[: marks[-1]]) if k not in detached]
+def _split(
+    original: Callable[..., tuple[TraceCtx, TraceCtx | None]], trace: TraceCtx
+) -> tuple[TraceCtx, TraceCtx | None]:
+    """Split a joint trace; its forward tells the positions after its flat results."""
+    detached = returned_by(trace).get(_DETACHED, ())
+    if not detached:
+        return original(trace)
+    forward, backward = original(returning(trace, {_DETACHED: None}))
+    flat = returned_by(forward)["flat_output"]
+    return returning(forward, {"flat_output": (*flat, _DETACHED, *detached)}), backward
 
-        def backward(saved: Any, gradients: list[Any]) -> Any:
-            every = list(gradients)
-            # Thunder's backward empties its lists, so that tensors are freed as it runs.
-            gradients.clear()
-            for k in detached:
-                every.insert(k, None)
-            return backward_fn(saved, every)
 
-        if (known := rest.get("is_differentiable_outputs")) is not None:
-            kept = (x for k, x in enumerate(known) if k not in detached)
-            rest["is_differentiable_outputs"] = tuple(kept)
-        connect(flat_output=tuple(connected), backward_fn=backward, **rest)
+def _connect(
+    original: Callable[..., None],
+    *,
+    flat_output: Sequence[Any],
+    backward_fn: Callable[..., Any],
+    **rest: Any,
+) -> None:
+    """Connect all other results to autograd; the backward is given no gradient of these."""
+    marks = [k for k, x in enumerate(flat_output) if isinstance(x, str) and x == _DETACHED]
+    if not marks:
+        original(flat_output=flat_output, backward_fn=backward_fn, **rest)
+        return
+    detached = flat_output[marks[-1] + 1 :]
+    connected = tuple(x for k, x in enumerate(flat_output[: marks[-1]]) if k not in detached)
 
-    return omitting
+    def backward(saved: Any, gradients: list[Any]) -> Any:
+        every = list(gradients)
+        # Thunder's backward empties its lists, so that tensors are freed as it runs.
+        gradients.clear()
+        for k in detached:
+            every.insert(k, None)
+        return backward_fn(saved, every)
+
+    if (known := rest.get("is_differentiable_outputs")) is not None:
+        kept = (x for k, x in enumerate(known) if k not in detached)
+        rest["is_differentiable_outputs"] = tuple(kept)
+    original(flat_output=connected, backward_fn=backward, **rest)
 
 
 def register() -> None:
     """Patch Thunder's alias updates, its split of joint traces, and how it tells autograd."""
-    thunder.insert_alias_updates = _finding(thunder.insert_alias_updates)
-    autodiff.split_into_forward_and_backward = _marking(autodiff.split_into_forward_and_backward)
-    thunder.connect_to_autograd = _omitting(thunder.connect_to_autograd)
+    thunder.insert_alias_updates = partial(_insert_alias_updates, thunder.insert_alias_updates)
+    split = autodiff.split_into_forward_and_backward
+    autodiff.split_into_forward_and_backward = partial(_split, split)
+    thunder.connect_to_autograd = partial(_connect, thunder.connect_to_autograd)

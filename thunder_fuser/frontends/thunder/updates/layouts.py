@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import thunder.torch as ltorch
@@ -27,7 +28,6 @@ from thunder_fuser.frontends.thunder.updates.effects import effect
 
 _Strides = tuple[int, ...]
 
-_proxy_of_thunder = proxies.tensorproxy
 _noted: weakref.WeakKeyDictionary[Any, dict[int, tuple[object, _Strides]]]
 _noted = weakref.WeakKeyDictionary()
 """Provenance and strides of the arguments of the call that is traced, by compile data and `id` of
@@ -35,9 +35,9 @@ the provenance, which a proxy keeps as its name changes.
 """
 
 
-def _proxy(t: torch.Tensor, /, **options: Any) -> TensorProxy:
+def _proxy(original: Callable[..., TensorProxy], t: torch.Tensor, /, **options: Any) -> TensorProxy:
     """Return the proxy of an argument, whose strides are noted."""
-    found: TensorProxy = _proxy_of_thunder(t, **options)
+    found = original(t, **options)
     if (data := get_compile_data()) is not None and t.layout is torch.strided:
         _noted.setdefault(data, {})[id(found.history)] = found.history, t.stride()
     return found
@@ -252,4 +252,4 @@ def _depends_on_strides(symbol: BoundSymbol) -> bool:
 def register() -> None:
     """Patch Thunder's list of views, and its proxies of arguments to note their strides."""
     update_aliases._is_view_creation_op = _gives_view
-    proxies.tensorproxy = _proxy
+    proxies.tensorproxy = partial(_proxy, proxies.tensorproxy)

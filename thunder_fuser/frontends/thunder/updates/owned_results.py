@@ -9,6 +9,7 @@ are completed when the trace is made, for functions compiled with this executor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import thunder
@@ -26,15 +27,12 @@ from thunder_fuser.segment.regions.joint_graph import Role
 _SHOW_THEIR_SOURCE = frozenset({Role.VIEW, Role.RENAME})
 
 
-def _completing(trace: Callable[..., Any]) -> Callable[..., Any]:
-    def completing(*args: Any, **kwargs: Any) -> Any:
-        """Return the traces of a function, in which such calls end with a copy."""
-        found = trace(*args, **kwargs)
-        if is_patched():
-            end_with_copies(found.computation_trace)
-        return found
-
-    return completing
+def _traced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the traces of a function, in which such calls end with a copy."""
+    found = original(*args, **kwargs)
+    if is_patched():
+        end_with_copies(found.computation_trace)
+    return found
 
 
 def end_with_copies(trace: TraceCtx) -> None:
@@ -103,4 +101,4 @@ def _ending_with_copy(symbol: BoundSymbol, result: TensorProxy, trace: TraceCtx)
 
 def register() -> None:
     """Patch how Thunder makes a trace."""
-    thunder.thunder_general_jit = _completing(thunder.thunder_general_jit)
+    thunder.thunder_general_jit = partial(_traced, thunder.thunder_general_jit)
