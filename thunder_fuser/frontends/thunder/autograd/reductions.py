@@ -18,6 +18,7 @@ from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_to
 from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.pointwise import LEAST
 
 
 def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
@@ -45,6 +46,17 @@ def _maximum(x: TensorProxy, y: TensorProxy) -> TensorProxy:
     return result
 
 
+def _least(x: TensorProxy) -> TensorProxy:
+    return _shared(x, LEAST(x))
+
+
+def _shared(x: TensorProxy, result: TensorProxy) -> TensorProxy:
+    """Divide the gradient among the elements that are `result`, also among NaNs."""
+    chosen = ltorch.where(result != result, x != x, x == result)
+    put_grad(x, ltorch.where(chosen, get_grad(result) / ltorch.sum(chosen), 0.0))
+    return result
+
+
 def _max(
     x: TensorProxy, dim: TensorProxy | int | None = None, keepdim: bool = False
 ) -> TensorProxy | tuple[TensorProxy, TensorProxy]:
@@ -54,10 +66,7 @@ def _max(
     if isinstance(dim, TensorProxy):
         return _maximum(x, dim)
     if dim is None:
-        result = ltorch.torch_max(x)
-        chosen = ltorch.where(result != result, x != x, x == result)
-        put_grad(x, ltorch.where(chosen, get_grad(result) / ltorch.sum(chosen), 0.0))
-        return result
+        return _shared(x, ltorch.torch_max(x))
     values, indices = ltorch.torch_max(x, dim, keepdim)
     g, chosen = get_grad(values), indices
     if x.ndim == 0:
@@ -182,6 +191,7 @@ def _logsumexp(x: TensorProxy, dim: Any, keepdim: bool = False) -> TensorProxy:
 
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.max": _max,
+    LEAST.id: _least,
     "torch.softmax": _softmax,
     "torch.logsumexp": _logsumexp,
     "torch.nn.functional.normalize": _normalize,

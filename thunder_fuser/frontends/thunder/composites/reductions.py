@@ -24,12 +24,16 @@ from thunder_fuser.frontends.thunder.composites.arguments import (
 
 
 def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
-    """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0."""
+    """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0. That of one
+    element is its absolute value, whatever its power would round to.
+    """
     floats(x)
     axes = list(axes_of(x, dim))
     if type(p) not in (int, float) or not axes or not x.numel:
         raise Unusual
     sizes = ltorch.abs(wide(x))
+    if p and math.prod(x.shape[k] for k in axes) == 1:
+        return rounded(ltorch.sum(sizes, axes, keepdim), x)
     if p == math.inf:
         return rounded(ltorch.amax(sizes, axes, keepdim), x)
     if p == -math.inf:
@@ -47,7 +51,8 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     if p < 0:
         raise Unusual
     none = sizes == 0
-    powers = ltorch.where(none, 0.0, ltorch.where(none, 1.0, sizes) ** p)
+    # A size of 0 stands for its power: its gradient is a product with 0, too, but never infinite.
+    powers = ltorch.where(none, sizes, ltorch.where(none, 1.0, sizes) ** p)
     total = ltorch.sum(powers, axes, keepdim)
     is_zero = total == 0
     root = ltorch.where(is_zero, 1.0, total) ** (1 / p)
@@ -62,7 +67,8 @@ def _norm(
     out: None = None,
     dtype: None = None,
 ) -> TensorProxy:
-    if out is not None or dtype is not None:
+    is_of_matrix = p == "fro" and isinstance(dim, Sequence) and len(dim) > 2  # torch's error
+    if out is not None or dtype is not None or is_of_matrix:
         raise Unusual
     return norm_of(x, 2.0 if p in ("fro", None) else p, dim, keepdim)
 
@@ -116,6 +122,8 @@ def _cosine_similarity(
 
 def _nansum(x: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     floats(x)
+    if dtype is not None and not dtype.is_floating_point:
+        raise Unusual
     return ltorch.sum(ltorch.where(x != x, 0.0, x), listed(x, dim), keepdim, dtype=dtype)
 
 
