@@ -62,10 +62,18 @@ KNOWN = (
     ),
     Known(
         r"var_mean \(row\)",
-        ("inf",),
+        ("nan", "inf"),
         (torch.float32, torch.float64, torch.bfloat16),
         "the mean is a sum, which overflows, divided by the number of elements; torch's CPU kernel "
-        "moves a mean along. Variances alone do not overflow",
+        "moves a mean along. So do differences from the first element, where one kernel has both: "
+        "the variance is NaN then. Variances alone do not overflow",
+    ),
+    Known(
+        r"(var|std)_mean's mean \(row\)",
+        ("nan", "inf"),
+        FLOATS,
+        "that of a row with an infinity is infinite, as `mean` has it; torch's mean that is moved "
+        "along is NaN behind the infinity, and does not overflow before the last division",
     ),
     Known(
         _NORMS,
