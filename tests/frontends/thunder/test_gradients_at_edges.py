@@ -102,6 +102,7 @@ def test_a_norm_of_one_element_is_its_size(order: float, dtype: torch.dtype) -> 
     sizes = program(x)
     assert torch.equal(sizes, torch.linalg.vector_norm(x, order, 1))
     assert torch.equal(torch.autograd.grad(sizes.sum(), x)[0], x.sign())
+    assert torch.equal(jit(lambda x: torch.linalg.vector_norm(x, order, 0))(x[0, 0]), x[0, 0].abs())
 
 
 @pytest.mark.parametrize("order", [0.5, 1.5, 2, 3.5])

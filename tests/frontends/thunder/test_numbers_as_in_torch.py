@@ -203,6 +203,7 @@ ONE = torch.ones(1, 1)
         (lambda x: x.mean(dtype=torch.int64), ONE),
         (lambda x: torch.nansum(x, dtype=torch.int64), ONE),
         (lambda x: torch.norm(x, dim=(0, 1, 2)), ONE[None]),
+        (lambda x: torch.linalg.norm(x, dim=(0, 1, 2)), ONE[None]),
         (lambda x: F.group_norm(x, 1), ONE),
         (lambda x: F.batch_norm(x, None, None, training=True), ONE),
         (lambda x: F.instance_norm(x), ONE[None]),

@@ -32,7 +32,7 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     if type(p) not in (int, float) or not axes or not x.numel:
         raise Unusual
     sizes = ltorch.abs(wide(x))
-    if p and math.prod(x.shape[k] for k in axes) == 1:
+    if p and math.prod(x.shape[k] for k in axes if x.ndim) == 1:
         return rounded(ltorch.sum(sizes, axes, keepdim), x)
     if p == math.inf:
         return rounded(ltorch.amax(sizes, axes, keepdim), x)
@@ -84,9 +84,11 @@ def _vector_norm(
 def _linalg_norm(
     x: TensorProxy, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: None = None
 ) -> TensorProxy:
-    """Vector norm, also of a matrix's elements if `ord` is None; Unusual for other matrix norms."""
-    is_vector = x.ndim == 1 if dim is None else not isinstance(dim, Sequence) or len(dim) == 1
-    if dtype is not None or not (ord is None or is_vector):
+    """Vector norm, also of a matrix's elements if `ord` is None; Unusual for other matrix norms,
+    and for more dimensions, which torch refuses.
+    """
+    rank = len(dim) if isinstance(dim, Sequence) else 1 if dim is not None else x.ndim
+    if dtype is not None or not (rank == 1 or (ord is None and (dim is None or rank == 2))):
         raise Unusual
     return norm_of(x, 2.0 if ord is None else ord, dim, keepdim)
 
