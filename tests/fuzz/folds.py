@@ -82,13 +82,14 @@ TEXTS: tuple[tuple[str, float], ...] = (
     ("torch.norm({x}{named_dims})", 0.4),
     ("torch.linalg.norm({x}{named_dims})", 0.4),
     ("F.normalize({x}, {order}, {one})", 0.8),
-    ("F.layer_norm({x}, {x}.shape[-{k}:])", 1.0),
-    ("F.layer_norm({x}, {x}.shape[-{k}:], eps={eps})", 0.5),
+    # x * scale + shift, as torch's CPU kernels have it, is inf - inf near the largest number.
+    ("F.layer_norm({x}.clamp(-1e4, 1e4), {x}.shape[-{k}:])", 1.0),
+    ("F.layer_norm({x}.clamp(-1e4, 1e4), {x}.shape[-{k}:], eps={eps})", 0.5),
     ("F.rms_norm({x}, {x}.shape[-{k}:])", 1.0),
     ("F.rms_norm({x}, {x}.shape[-{k}:], eps={eps})", 0.5),
-    ("F.group_norm({x}, {k})", 0.6),
-    ("F.batch_norm({x}, None, None, training=True)", 0.6),
-    ("F.instance_norm({x})", 0.4),
+    ("F.group_norm({x}.clamp(-1e4, 1e4), {k})", 0.6),
+    ("F.batch_norm({x}.clamp(-1e4, 1e4), None, None, training=True)", 0.6),
+    ("F.instance_norm({x}.clamp(-1e4, 1e4))", 0.4),
     ("F.cross_entropy({x}, {classes}, reduction={reduction})", 0.5),
     ("F.cross_entropy({x}, {classes}, ignore_index=1, reduction={reduction})", 0.5),
     ("F.cross_entropy({x}, {classes}, {weights}, reduction={reduction})", 0.4),
@@ -99,7 +100,6 @@ TEXTS: tuple[tuple[str, float], ...] = (
     ),
     ("F.cross_entropy({x}, {x}.detach(), label_smoothing=0.25, reduction={reduction})", 0.3),
     ("F.nll_loss({x}, {classes}, ignore_index=1, reduction={reduction})", 0.4),
-    ("F.mse_loss({x}, {x}.detach() * 0.5, reduction={reduction})", 0.3),
 )
 
 

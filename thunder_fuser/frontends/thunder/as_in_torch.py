@@ -100,8 +100,8 @@ def _softmax(
 
 
 def floats_alone(calls: str, dtype: Any) -> None:
-    """Raise NotImplementedError for integers and bools, as torch does; Thunder rounds to them."""
-    if dtypes.is_exact_dtype(dtypes.to_dtype(dtype)):
+    """Raise NotImplementedError for other dtypes, as torch does; Thunder rounds to integers."""
+    if not dtypes.is_float_dtype(dtypes.to_dtype(dtype)):
         raise NotImplementedError(
             f"not implemented for {dtype}: {calls}, but in a floating-point dtype, such as "
             "torch.float32"

@@ -32,8 +32,11 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     if type(p) not in (int, float) or not axes or not x.numel:
         raise Unusual
     sizes = ltorch.abs(wide(x))
-    if p and math.prod(x.shape[k] for k in axes if x.ndim) == 1:
-        return rounded(ltorch.sum(sizes, axes, keepdim), x)
+    if p not in (0, 1) and math.prod(x.shape[k] for k in axes if x.ndim) == 1:
+        # NaN times itself, as its absolute value has a gradient of 0.
+        is_nan = sizes != sizes
+        nan = ltorch.where(is_nan, sizes, 0.0)
+        return rounded(ltorch.sum(ltorch.where(is_nan, nan * nan, sizes), axes, keepdim), x)
     if p == math.inf:
         return rounded(ltorch.amax(sizes, axes, keepdim), x)
     if p == -math.inf:
