@@ -43,7 +43,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 # ---- calls
 
 _ORDERS = ("0", "1", "2", "2.0", "3.5", "0.5", "-1")
-_CORRECTIONS = ("0", "1", "2", "0.5", "{size}", "{size} + 2")
+_CORRECTIONS = ("0", "1", "0.5")
 _DTYPES = ("torch.float64", "torch.float32", "torch.bfloat16", "torch.int64", "torch.int32")
 _REDUCTIONS = ("none", "mean", "sum")
 _SPREADS = (("var", ""), ("std", ""), ("var_mean", "[0]"), ("std_mean", "[0]"))
@@ -69,12 +69,17 @@ TEXTS: tuple[tuple[str, float], ...] = (
         (f"torch.{name}({{x}}.clamp(-99, 99){{dims}}, correction={{correction}})", 0.8)
         for name in ("var_mean", "std_mean")
     ),
+    # Torch's gradient has another formula where no degree of freedom is left and no dim is given.
+    *(
+        (f"torch.{name}({{x}}.detach(){{dims}}, correction={{all}}){rest}", 0.3)
+        for name, rest in _SPREADS
+    ),
     *((f"torch.{name}({{x}}, unbiased={{bool}})", 0.2) for name in ("var", "std")),
     ("torch.logsumexp({x}{needed})", 1.0),
     *((f"torch.{name}({{x}}, {{one}})", 0.8) for name in ("softmax", "log_softmax", "cumsum")),
     *((f"torch.{name}({{x}}, {{one}}, dtype={{dtype}})", 0.3) for name in ("softmax", "cumsum")),
     ("F.softmin({x}, {one})", 0.4),
-    ("torch.cumprod({x}, {one})", 0.5),
+    ("torch.cumprod({x}.clamp(-1, 1), {one})", 0.5),
     ("torch.linalg.vector_norm({x}, {order}{dims})", 2.0),
     # Torch's gradient of the largest of NaNs is 0 or NaN, as there are others.
     ("torch.linalg.vector_norm(torch.nan_to_num({x}), {infinity}{dims})", 1.0),
@@ -145,7 +150,8 @@ _PLACES: dict[str, Callable[[_Choice], str]] = {
     "one": _Choice.one,
     "order": lambda c: c.rng.choice(_ORDERS),
     "infinity": lambda c: c.rng.choice(("inf", "-inf")),
-    "correction": lambda c: c.rng.choice(_CORRECTIONS).format(size=max(c.shape, default=1)),
+    "correction": lambda c: c.rng.choice(_CORRECTIONS),
+    "all": lambda c: str(max(c.shape, default=1) + c.rng.choice((0, 2))),
     "dtype": lambda c: c.rng.choice(_DTYPES),
     "bool": lambda c: c.rng.choice(("True", "False")),
     "k": lambda c: str(c.rng.randint(1, 2)),
