@@ -163,13 +163,6 @@ KNOWN_GRADIENTS = (
         "NaN of rows with a NaN, as of a maximum; torch's rule for the norm has zeros",
     ),
     Known(
-        r"grad norm 3 \(row\)",
-        ("nan",),
-        FLOATS,
-        "elements of 0 have a gradient of 0, as the derivatives of powers may be infinite there; "
-        "torch multiplies 0 with what is NaN for the whole row",
-    ),
-    Known(
         r"grad pow (-?0\.5|1\.5)",
         ("nan", "inf", "zero"),
         (torch.float16,),
