@@ -42,7 +42,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 
 # ---- calls
 
-_ORDERS = ("0", "1", "2", "2.0", "3.5", "0.5", "-1")
+_ORDERS = ("0", "1", "2", "2.0", "3.5", "0.5", "-1", "inf", "-inf")
 _CORRECTIONS = ("0", "1", "0.5")
 _DTYPES = ("torch.float64", "torch.float32", "torch.bfloat16", "torch.int64", "torch.int32")
 _REDUCTIONS = ("none", "mean", "sum")
@@ -81,8 +81,6 @@ TEXTS: tuple[tuple[str, float], ...] = (
     ("F.softmin({x}, {one})", 0.4),
     ("torch.cumprod({x}.clamp(-1, 1), {one})", 0.5),
     ("torch.linalg.vector_norm({x}, {order}{dims})", 2.0),
-    # Torch's gradient of the largest of NaNs is 0 or NaN, as there are others.
-    ("torch.linalg.vector_norm(torch.nan_to_num({x}), {infinity}{dims})", 1.0),
     ("torch.norm({x}, {order}{dims})", 0.8),
     ("torch.norm({x}{named_dims})", 0.4),
     ("torch.linalg.norm({x}{named_dims})", 0.4),
@@ -149,7 +147,6 @@ _PLACES: dict[str, Callable[[_Choice], str]] = {
     "needed": lambda c: _after(c.several(), c.kept()),
     "one": _Choice.one,
     "order": lambda c: c.rng.choice(_ORDERS),
-    "infinity": lambda c: c.rng.choice(("inf", "-inf")),
     "correction": lambda c: c.rng.choice(_CORRECTIONS),
     "all": lambda c: str(max(c.shape, default=1) + c.rng.choice((0, 2))),
     "dtype": lambda c: c.rng.choice(_DTYPES),

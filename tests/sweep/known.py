@@ -157,12 +157,6 @@ KNOWN_GRADIENTS = (
         "rows of zeros: eps is 0 in float16, and what is divided by it",
     ),
     Known(
-        r"grad norm inf \(row\)",
-        ("nan",),
-        FLOATS,
-        "NaN of rows with a NaN, as of a maximum; torch's rule for the norm has zeros",
-    ),
-    Known(
         r"grad pow (-?0\.5|1\.5)",
         ("nan", "inf", "zero"),
         (torch.float16,),

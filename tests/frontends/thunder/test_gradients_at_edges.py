@@ -105,9 +105,9 @@ def test_a_norm_of_one_element_is_its_size(order: float, dtype: torch.dtype) -> 
     assert torch.equal(jit(lambda x: torch.linalg.vector_norm(x, order, 0))(x[0, 0]), x[0, 0].abs())
 
 
-@pytest.mark.parametrize("order", [0.5, 1.5, 2, 3.5])
-def test_a_norm_of_nan_has_gradients_of_nan(order: float) -> None:
-    """Also where an element is 0, whose own power has no gradient."""
+@pytest.mark.parametrize("order", [0.5, 1.5, 2, 3.5, math.inf, -math.inf])
+def test_gradients_of_a_norm_of_nan(order: float) -> None:
+    """NaN also where an element is 0, whose own power has none; 0 if the norm is an extreme."""
     x = torch.tensor([[1.0, 0.0, math.nan], [1.0, 0.0, -2.0], [0.0, -0.0, 0.0]])
     same_as_eager(lambda x: torch.linalg.vector_norm(x, order, 1), x)
     same_as_eager(lambda x: torch.linalg.vector_norm(x, order, 1), x[:, 2:])

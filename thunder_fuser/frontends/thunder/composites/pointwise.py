@@ -135,10 +135,6 @@ TRUNC_DIVIDE = Symbol("trunc_divide", meta=clang.trunc_divide, id="trunc_divide"
 """The quotient rounded towards 0, as one call: its gradient is not that of its parts."""
 
 
-LEAST = Symbol("least", meta=lambda x: ltorch.amin(x), id="least")
-"""The least of all elements, as one call: its gradient goes to NaNs alone, unlike `amin`'s."""
-
-
 def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     if decimals == 0:
         return ltorch.round(x)
@@ -149,20 +145,7 @@ def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     return ltorch.round(x * power) / power
 
 
-def _min(x: TensorProxy, other: Any = None) -> TensorProxy:
-    """The least of two tensors, or of one; with `dim` torch also returns where it is."""
-    if other is None:
-        floats(x)
-        least: TensorProxy = LEAST(x)
-        return least
-    if not isinstance(other, TensorProxy):
-        raise Unusual
-    less: TensorProxy = ltorch.minimum(x, other)
-    return less
-
-
 PARTS: Mapping[str, Callable[..., Any]] = {
-    "min": _min,
     "clamp_min": _clamp_min,
     "clamp_max": _clamp_max,
     "frac": _frac,

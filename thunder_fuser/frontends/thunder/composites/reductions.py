@@ -1,4 +1,4 @@
-"""Composites: reductions (norms, distances, sums without NaN), addmm and diff."""
+"""Composites: reductions (norms, distances, extremes, sums without NaN), addmm and diff."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.composites.arguments import (
@@ -23,6 +24,17 @@ from thunder_fuser.frontends.thunder.composites.arguments import (
 )
 
 
+def _extreme(x: TensorProxy, is_largest: bool, axes: list[int], keepdim: bool) -> TensorProxy:
+    found: TensorProxy = (ltorch.amax if is_largest else ltorch.amin)(x, axes, keepdim)
+    return found
+
+
+EXTREME = Symbol("extreme", meta=_extreme, id="extreme")
+"""The largest or least element, as one call: its gradient goes to NaNs alone, that of `amax` to all
+elements of a row that has one.
+"""
+
+
 def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0. That of one
     element is its absolute value, whatever its power would round to.
@@ -32,19 +44,17 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     if type(p) not in (int, float) or not axes or not x.numel:
         raise Unusual
     sizes = ltorch.abs(wide(x))
-    if p not in (0, 1) and math.prod(x.shape[k] for k in axes if x.ndim) == 1:
-        # NaN times itself, as its absolute value has a gradient of 0.
-        is_nan = sizes != sizes
-        nan = ltorch.where(is_nan, sizes, 0.0)
-        return rounded(ltorch.sum(ltorch.where(is_nan, nan * nan, sizes), axes, keepdim), x)
-    if p == math.inf:
-        return rounded(ltorch.amax(sizes, axes, keepdim), x)
-    if p == -math.inf:
-        return rounded(ltorch.amin(sizes, axes, keepdim), x)
+    if abs(p) == math.inf:
+        return rounded(EXTREME(sizes, p > 0, axes, keepdim), x)
     if p == 0:
         return ltorch.to(ltorch.sum(x != 0, axes, keepdim), x.dtype)
     if p == 1:
         return rounded(ltorch.sum(sizes, axes, keepdim), x)
+    if math.prod(x.shape[k] for k in axes if x.ndim) == 1:
+        # NaN times itself, as its absolute value has a gradient of 0.
+        is_nan = sizes != sizes
+        nan = ltorch.where(is_nan, sizes, 0.0)
+        return rounded(ltorch.sum(ltorch.where(is_nan, nan * nan, sizes), axes, keepdim), x)
     if p == 2:
         total = ltorch.sum(sizes * sizes, axes, keepdim)
         is_zero = total == 0
@@ -123,6 +133,18 @@ def _cosine_similarity(
         raised = eps + (norm - constant(norm))
         units.append(x / ltorch.where(norm < eps, raised, norm))
     return rounded(ltorch.sum(units[0] * units[1], dim), x1)
+
+
+def _min(x: TensorProxy, other: Any = None) -> TensorProxy:
+    """The least of two tensors, or of one; with `dim` torch also returns where it is."""
+    if isinstance(other, TensorProxy):
+        less: TensorProxy = ltorch.minimum(x, other)
+        return less
+    floats(x)
+    if other is not None:
+        raise Unusual
+    least: TensorProxy = EXTREME(x, False, list(range(x.ndim)), False)
+    return least
 
 
 def _nansum(x: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -205,6 +227,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "linalg.vector_norm": _vector_norm,
     "linalg.norm": _linalg_norm,
     "dist": _dist,
+    "min": _min,
     "nansum": _nansum,
     "nanmean": _nanmean,
     "count_nonzero": _count_nonzero,
