@@ -254,6 +254,9 @@ def test_softmax_of_no_elements() -> None:
 
     assert_equal(softmaxes, torch.ones(3, 0), torch.ones(0, 3))
     assert_both_raise(lambda x: torch.logsumexp(x, ()), torch.ones(3, 2))
+    for log_softmax in (jit(lambda x: torch.log_softmax(x, 2)), lambda x: torch.log_softmax(x, 2)):
+        with pytest.raises(IndexError):
+            log_softmax(torch.ones(3, 0))
 
 
 def test_max_norm_of_an_embedding_is_refused() -> None:

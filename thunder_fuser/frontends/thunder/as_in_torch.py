@@ -30,6 +30,7 @@ import torch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import padding
@@ -95,6 +96,7 @@ def _softmax(
     if not _is_empty(x):
         floats_alone("softmax and its like", result)
     elif symbol is ltorch.log_softmax:  # its rows have no maximum to subtract
+        canonicalize_dim(x.ndim, dim)  # raises where there is no such dimension
         return ltorch.clone(ltorch.to(x, result))
     return symbol(x, dim, dtype=dtype)
 
