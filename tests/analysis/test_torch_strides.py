@@ -10,7 +10,8 @@ import torch
 
 from tests.support.building import op
 from tests.support.inputs import laid_out
-from thunder_fuser.analysis.torch_strides import iteration_order, memory_orders, torch_memory
+from thunder_fuser.analysis.tensor_iterator import iteration_order
+from thunder_fuser.analysis.torch_strides import memory_orders, torch_memory
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout, dense_strides
 from thunder_fuser.ir.dtypes import DataType

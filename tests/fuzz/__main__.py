@@ -8,10 +8,11 @@ fusion, fusions of the op tables against float64; definition, calls of `fd` with
 against its meaning in torch, called several times, against float64; sizes, definitions of open and
 computed sizes against torch; gpu, fusions with the schedules of GPUs that have little of this or of
 that, as CUDA C++ for the host and as plain C, against float64; norms, functions of norms, softmaxes
-and losses with such schedules, against eager torch. All run under the option `strict`, so that no
-fallback to torch passes unseen. Each difference is printed with the smallest program that shows it;
-the last line has the figures. A program is a function of its seed: `--seed N --count 1` finds it
-again.
+and losses with such schedules, against eager torch; folds, reductions, scans and norms with all
+their arguments on edges of values and sizes, also where torch refuses them. All run under the
+option `strict`, so that no fallback to torch passes unseen. Each difference is printed with the
+smallest program that shows it; the last line has the figures. A program is a function of its seed:
+`--seed N --count 1` finds it again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Protocol
 
 import thunder_fuser
 from tests.fuzz.definitions.judge import judge_definitions
+from tests.fuzz.folds import device_of_folds, missing_errors, program_of_folds
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
 from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
 from tests.fuzz.gpus import gpu_of, judge_on_gpus
@@ -99,6 +101,14 @@ def _torch(
             yield verdict.outcome
 
 
+def _folds(given: argparse.Namespace) -> Iterator[str]:
+    yield from _torch(given, program_of_folds, False, device_of_folds)
+    for seed in range(given.seed, given.seed + given.count):
+        for program in missing_errors(seed):
+            print(f"==== seed {seed}: torch refuses this call\n{program.script()}", flush=True)
+            yield "missing error"
+
+
 def _report(verdict: Verdict) -> None:
     print(f"==== seed {verdict.program.seed}, layout {verdict.layout}: {verdict.signature}")
     for difference in verdict.found:
@@ -123,6 +133,7 @@ _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "definition": partial(_definitions, judge_definitions),
     "sizes": partial(_definitions, judge_sizes),
     "gpu": partial(_definitions, judge_on_gpus),
+    "folds": _folds,
     "norms": partial(_torch, made=program_of_norms, memory=False, device_of=gpu_of),
 }
 

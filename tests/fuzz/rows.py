@@ -92,7 +92,8 @@ REDUCTIONS = (
     Row("torch.var({x}, {dims}, keepdim={bool})", "f"),
     Row("torch.var({x}, {dims}, correction=0)", "f", 0.5),
     Row("torch.std({x}, {dims}, keepdim={bool})", "f", 0.5),
-    Row("torch.var_mean({x}, {dims}, keepdim={bool})", "f", 0.5),
+    # Torch moves a mean along beside a variance: NaN behind an infinity, no sum that overflows.
+    Row("torch.var_mean({x}.clamp(-99, 99), {dims}, keepdim={bool})", "f", 0.5),
     Row("torch.max({x}, {dim})", "fi", 0.5),
     Row("torch.max({x})", "fi", 0.3),
     Row("torch.argmax({x}, {dim}, keepdim={bool})", "fi", 0.5),
@@ -182,7 +183,9 @@ VIEWS = (
     Row("torch.full({sizes}, {n}, dtype={dtype})", "fib", 0.4),
     Row("torch.arange({x}.shape[-1])", "fib", 0.4),
     Row("torch.arange({k}, 7, {count}, dtype={dtype})", "fi", 0.3),
-    Row("torch.arange({n}, 7, 0.1, dtype={x}.dtype)", "f", 0.3),
+    # No element but the first is at a pole: torch's vectors and its remainders of them round others
+    # in two ways, one of them to 0.
+    Row("torch.arange({n}, 7, 0.37, dtype={x}.dtype)", "f", 0.3),
 )
 
 _IN_PLACE = ("exp_", "neg_", "relu_", "sqrt_", "zero_", "sigmoid_", "floor_", "abs_", "tanh_")

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from tests.fuzz.compare import differences
+from tests.fuzz.definitions.judge import _differ
 from tests.fuzz.judge import is_accidental
 from tests.fuzz.observe import run
 from tests.fuzz.program import Argument, Line, Program
+from thunder_fuser.ir.dtypes import DataType
 
 X = torch.tensor([[0.5, -1.0], [2.0, 3.0]])
 
@@ -104,3 +106,12 @@ def test_a_script_runs_by_itself() -> None:
     assert torch.equal(given, X.t())
     assert given.stride() == X.t().stride()
     assert torch.equal(space["program"](given)[0], torch.exp(X.t()))
+
+
+def test_subnormals_are_rounded_by_a_step_of_the_smallest() -> None:
+    """A definition's scaled rows of 8 bits are rounded once more than their meaning."""
+    step = torch.tensor([2.0**-16], dtype=torch.float64)
+    zero = torch.zeros_like(step)
+    assert not _differ(zero, step, DataType.Float8_e5m2, 1.0)
+    assert _differ(zero, 3 * step, DataType.Float8_e5m2, 1.0)
+    assert _differ(zero, step, DataType.Float, 1.0)

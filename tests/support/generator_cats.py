@@ -95,6 +95,14 @@ def _computed(p: Program, sizes: Sequence[int], dtype: DataType) -> TensorView:
     return p.pooled(_narrow(p, p.builder.pointwise("mul", p.tensor(sizes, dtype), 0.5), dtype))
 
 
+def _rotated(p: Program, sizes: Sequence[int], dtype: DataType) -> TensorView:
+    """A tensor times an expanded one, as cosines are to all heads, which other pieces read, too."""
+    alike = [x for x in p.input_views if (x.sizes, x.dtype) == (tuple(sizes), dtype)]
+    factor = p.recent(alike) if alike and p.chance(0.5) else p.tensor(sizes, dtype, repeats=0.6)
+    product = p.builder.pointwise("mul", p.tensor(sizes, dtype), factor)
+    return p.pooled(_narrow(p, product, dtype))
+
+
 def _constant(p: Program, sizes: Sequence[int], dtype: DataType) -> TensorView:
     return p.pooled(p.builder.full(sizes, 0.25, dtype))
 
@@ -167,6 +175,6 @@ def _narrow(p: Program, x: Val, dtype: DataType) -> Val:
 
 _MAKERS: tuple[Callable[[Program, Sequence[int], DataType], TensorView], ...] = (
     _input,
-    *(_computed, _constant, _folded, _folded),
+    *(_computed, _rotated, _constant, _folded, _folded),
     *(_row, _row, _reshaped, _permuted, _sliced, _padded),
 )

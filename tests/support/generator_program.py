@@ -98,10 +98,13 @@ class Program:
             sizes[self.rng.randrange(len(sizes))] = 0
         return sizes
 
-    def tensor(self, sizes: Sequence[int], dtype: DataType | None = None) -> TensorView:
+    def tensor(
+        self, sizes: Sequence[int], dtype: DataType | None = None, repeats: float = 0.08
+    ) -> TensorView:
+        """An input; `repeats`: how often a dimension of it is expanded."""
         dtype = dtype or self.rng.choice(self.dtypes)
         numbers = random_tensor(self.rng, sizes, dtype, special=self.special)
-        data, layout = laid_out(self.rng, numbers)
+        data, layout = laid_out(self.rng, numbers, repeats)
         # Less may be promised than holds.
         promised = [flag and not self.chance(0.05) if flag else flag for flag in layout.contiguity]
         return self.adopt(data, replace(layout, contiguity=tuple(promised)), dtype)

@@ -12,6 +12,7 @@ from tests.support.generator import Case
 from tests.support.generator_program import Program
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.segment.anchors.evaluation_points import MAX_POINTS
 
 SHORT = (2, 3, 4, 6, 8, 8, 12, 16, 16, 24, 32)
 """Sizes of the last dimension: parts of a vector, one, and a few."""
@@ -19,8 +20,13 @@ _DTYPES = (DataType.Float, DataType.BFloat16, DataType.Double, DataType.Int32)
 
 
 def shift_case(seed: int) -> Case:
-    """Two to five shifts of one tensor, joined by sums or a cat, or each a result."""
+    """Two to five shifts of one tensor, joined by sums or a cat, or each a result; or a cast whose
+    rows are added up one by one.
+    """
     p = Program(seed, 20_000, (), ())
+    if p.chance(0.1):
+        p.builder.output(_rows_of_a_cast(p))
+        return Case(seed, p.builder.build(), tuple(p.inputs), p.oracle)
     outer = [p.rng.choice((1, 2, 3, 5, 7, 16)) for _ in range(p.rng.randint(1, 2))]
     x = p.tensor([*outer, p.rng.choice(SHORT)], p.rng.choice(_DTYPES))
     terms = [_shifted(p, x) for _ in range(p.rng.randint(2, 5))]
@@ -39,6 +45,30 @@ def shift_case(seed: int) -> Case:
     for term in terms:
         p.builder.output(p.pooled(term))
     return Case(seed, p.builder.build(), tuple(p.inputs), p.oracle)
+
+
+def _rows_of_a_cast(p: Program) -> TensorView:
+    """A cast of an input, or of a view of one, read at more points than are computed anew."""
+    count = p.rng.randint(MAX_POINTS + 1, MAX_POINTS + 8)
+    dtype, wide = p.rng.choice(_CASTS)
+    x = p.tensor([count, p.rng.choice(SHORT)], dtype)
+    if p.chance(0.3):
+        x = p.pooled(p.builder.permute(p.tensor([x.sizes[1], count], dtype), [1, 0]))
+    made = p.pooled(p.builder.cast(x, wide))
+    if p.chance(0.2):
+        p.builder.output(made)
+    total = _cut(p, made, 0, 0, 1)
+    for k in range(1, count):
+        total = p.pooled(p.builder.pointwise("add", total, _cut(p, made, 0, k, k + 1)))
+    return total
+
+
+_CASTS = (
+    (DataType.BFloat16, DataType.Float),
+    (DataType.Half, DataType.Float),
+    (DataType.Float, DataType.Double),
+    (DataType.Int32, DataType.Float),
+)
 
 
 def _shifted(p: Program, x: TensorView) -> TensorView:

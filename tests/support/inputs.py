@@ -68,13 +68,18 @@ def _scatter(rng: random.Random, numbers: list[Number], values: Sequence[Number]
             numbers[rng.randrange(len(numbers))] = value
 
 
-def laid_out(rng: random.Random, data: torch.Tensor) -> tuple[torch.Tensor, Layout]:
-    """The tensor permuted in memory, with gaps, off alignment, or with repeated (stride 0) dims."""
+def laid_out(
+    rng: random.Random, data: torch.Tensor, repeats: float = 0.08
+) -> tuple[torch.Tensor, Layout]:
+    """The tensor permuted in memory, with gaps, off alignment, or with repeated (stride 0) dims.
+
+    `repeats`: how often a dimension is repeated.
+    """
     sizes = data.shape
     order = list(range(len(sizes)))
     if rng.random() < 0.3:
         rng.shuffle(order)
-    expanded = tuple(size > 1 and rng.random() < 0.08 for size in sizes)
+    expanded = tuple(size > 1 and rng.random() < repeats for size in sizes)
     gaps = [int(rng.random() < 0.1) for _ in sizes]
     for k, repeated in enumerate(expanded):
         data = data.narrow(k, 0, 1) if repeated else data

@@ -197,6 +197,8 @@ REDUCTIONS: Mapping[str, Function] = {
     "var 0": lambda x: torch.var(x, -1, correction=0),
     "std": lambda x: torch.std(x, -1),
     "var_mean": lambda x: torch.var_mean(x, -1)[0],
+    "var_mean's mean": lambda x: torch.var_mean(x, -1)[1],
+    "std_mean's mean": lambda x: torch.std_mean(x, -1)[1],
     "softmax": lambda x: torch.softmax(x, -1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "softmin": lambda x: F.softmin(x, -1),

@@ -62,10 +62,18 @@ KNOWN = (
     ),
     Known(
         r"var_mean \(row\)",
-        ("inf",),
+        ("nan", "inf"),
         (torch.float32, torch.float64, torch.bfloat16),
         "the mean is a sum, which overflows, divided by the number of elements; torch's CPU kernel "
-        "moves a mean along. Variances alone do not overflow",
+        "moves a mean along. So do differences from the first element, where one kernel has both: "
+        "the variance is NaN then. Variances alone do not overflow",
+    ),
+    Known(
+        r"(var|std)_mean's mean \(row\)",
+        ("nan", "inf"),
+        FLOATS,
+        "that of a row with an infinity is infinite, as `mean` has it; torch's mean that is moved "
+        "along is NaN behind the infinity, and does not overflow before the last division",
     ),
     Known(
         _NORMS,
@@ -147,19 +155,6 @@ KNOWN_GRADIENTS = (
         ("nan",),
         (torch.float16,),
         "rows of zeros: eps is 0 in float16, and what is divided by it",
-    ),
-    Known(
-        r"grad norm inf \(row\)",
-        ("nan",),
-        FLOATS,
-        "NaN of rows with a NaN, as of a maximum; torch's rule for the norm has zeros",
-    ),
-    Known(
-        r"grad norm 3 \(row\)",
-        ("nan",),
-        FLOATS,
-        "elements of 0 have a gradient of 0, as the derivatives of powers may be infinite there; "
-        "torch multiplies 0 with what is NaN for the whole row",
     ),
     Known(
         r"grad pow (-?0\.5|1\.5)",

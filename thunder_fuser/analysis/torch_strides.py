@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.tensor_iterator import iteration_order, strides_of_operands_alike
 from thunder_fuser.ir.domain import (
     Expand,
     Layout,
@@ -149,37 +150,6 @@ def _in_order(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]
     return iteration_order(sizes, [strides]) == tuple(order)
 
 
-def iteration_order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Dimensions from the outermost to the innermost, as TensorIterator orders them.
-
-    An insertion sort by strides, the first operand's first. A stride of 0 is no information, so the
-    order is not transitive, and the algorithm is part of the rule.
-    """
-    inner_first = list(reversed(range(len(sizes))))
-    for k in range(1, len(sizes)):
-        moving = k
-        for other in reversed(range(k)):
-            side = _side(inner_first[other], inner_first[moving], sizes, operands)
-            if side < 0:
-                break
-            if side > 0:
-                inner_first[other], inner_first[moving] = inner_first[moving], inner_first[other]
-                moving = other
-    return tuple(reversed(inner_first))
-
-
-def _side(a: int, b: int, sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> int:
-    """1 if dimension `a` is outside of `b`, -1 if inside, 0 if undecided."""
-    for strides in operands:
-        if strides[a] == 0 or strides[b] == 0:
-            continue
-        if strides[a] != strides[b]:
-            return 1 if strides[a] > strides[b] else -1
-        if sizes[a] > sizes[b]:
-            return 1
-    return 0
-
-
 def over_single_elements(sizes: Sequence[int], strides: Sequence[int]) -> _Strides:
     """Strides with those of dimensions of size 1 as torch's unsqueeze sets them."""
     found = list(strides)
@@ -219,7 +189,8 @@ def _result(
         ]
         if expr.op == "cast" and operands and 0 in operands[0] and out in in_registers:
             return operands[0]
-        return dense_strides(out.sizes, iteration_order(out.sizes, operands))
+        found = strides_of_operands_alike(expr, out.sizes, operands)
+        return found or dense_strides(out.sizes, iteration_order(out.sizes, operands))
     if isinstance(expr, MoveOp) and expr.input in known:
         return _view(expr, known[expr.input])
     if isinstance(expr, CatOp):

@@ -90,6 +90,36 @@ def test_an_infinite_gradient_of_a_norm_of_0(outer: Program, norm: Program) -> N
     same_as_eager(lambda x: outer(norm(x)), ROWS)
 
 
+LARGE, SMALL = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal / 4
+
+
+@pytest.mark.parametrize("order", [1, 2, 3.5, 0.5, -1, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a_norm_of_one_element_is_its_size(order: float, dtype: torch.dtype) -> None:
+    """Whose power over- or underflows. Torch's gradient does so, too; the truth is the sign."""
+    x = torch.tensor([-LARGE, SMALL, 2.0, -3.0]).to(dtype)[:, None].requires_grad_()
+    program = jit(lambda x: torch.linalg.vector_norm(x, order, 1))
+    sizes = program(x)
+    assert torch.equal(sizes, torch.linalg.vector_norm(x, order, 1))
+    assert torch.equal(torch.autograd.grad(sizes.sum(), x)[0], x.sign())
+    assert torch.equal(jit(lambda x: torch.linalg.vector_norm(x, order, 0))(x[0, 0]), x[0, 0].abs())
+
+
+@pytest.mark.parametrize("order", [0.5, 1.5, 2, 3.5, math.inf, -math.inf])
+def test_gradients_of_a_norm_of_nan(order: float) -> None:
+    """NaN also where an element is 0, whose own power has none; 0 if the norm is an extreme."""
+    x = torch.tensor([[1.0, 0.0, math.nan], [1.0, 0.0, -2.0], [0.0, -0.0, 0.0]])
+    same_as_eager(lambda x: torch.linalg.vector_norm(x, order, 1), x)
+    same_as_eager(lambda x: torch.linalg.vector_norm(x, order, 1), x[:, 2:])
+
+
+@pytest.mark.parametrize("extreme", [torch.min, torch.max])
+@pytest.mark.parametrize("first", [math.nan, math.inf, -math.inf, 1.0])
+def test_extremes_of_all_share_their_gradient(extreme: Program, first: float) -> None:
+    """NaNs get all of it, unlike those of `amin` and `amax`, which give NaN to all."""
+    same_as_eager(lambda x: extreme(x) * 2, torch.tensor([[first, -3.0, 2.0], [first, -3.0, 2.0]]))
+
+
 POINTS = torch.tensor([0.3, -1.2, 2.5, 0.7, -0.7, 1e-3, math.inf, -math.inf, math.nan])
 
 

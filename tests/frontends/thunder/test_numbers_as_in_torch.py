@@ -188,6 +188,48 @@ def test_softmax_of_integers(softmax: Callable[[Tensor], Tensor]) -> None:
     assert_both_raise(softmax, INTEGERS)
 
 
+ROW, CLASSES = INTEGERS[None], torch.zeros(1, dtype=torch.int64)
+ONE = torch.ones(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "x"),
+    [
+        (lambda x: F.cross_entropy(x, CLASSES), ROW),
+        (lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1), ROW),
+        (lambda x: F.nll_loss(x, CLASSES), ROW),
+        (lambda x: F.nll_loss(x, CLASSES - 1), ROW.float()),
+        (lambda x: torch.mean(x, 0, dtype=torch.int32), ONE),
+        (lambda x: x.mean(dtype=torch.int64), ONE),
+        (lambda x: torch.nansum(x, dtype=torch.int64), ONE),
+        (lambda x: torch.norm(x, dim=(0, 1, 2)), ONE[None]),
+        (lambda x: torch.linalg.norm(x, dim=(0, 1, 2)), ONE[None]),
+        (lambda x: F.group_norm(x, 1), ONE),
+        (lambda x: F.batch_norm(x, None, None, training=True), ONE),
+        (lambda x: F.instance_norm(x), ONE[None]),
+    ],
+)
+def test_reductions_that_torch_refuses(call: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """They were computed, or rounded to integers."""
+    for function in (call, jit(call)):
+        with pytest.raises((RuntimeError, ValueError, IndexError)):
+            function(x)
+
+
+def test_a_loss_of_classes_takes_torchs_arguments() -> None:
+    """Of which the fourth is not `ignore_index`; a class of -1 is an error, and none to ignore."""
+
+    def losses(x: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
+        return (
+            F.nll_loss(x, classes, None, None, 1),
+            F.nll_loss(x, classes, None, False),
+            F.nll_loss(x, classes, reduce=False),
+            F.nll_loss(x, torch.where(classes == 1, -100, classes)),
+        )
+
+    assert_equal(losses, torch.tensor([[-1.0, -2.0], [-4.0, -8.0]]), torch.tensor([0, 1]))
+
+
 def test_softmax_of_integers_as_floats() -> None:
     def softmaxes(x: Tensor) -> tuple[Tensor, ...]:
         return (
@@ -212,6 +254,9 @@ def test_softmax_of_no_elements() -> None:
 
     assert_equal(softmaxes, torch.ones(3, 0), torch.ones(0, 3))
     assert_both_raise(lambda x: torch.logsumexp(x, ()), torch.ones(3, 2))
+    for log_softmax in (jit(lambda x: torch.log_softmax(x, 2)), lambda x: torch.log_softmax(x, 2)):
+        with pytest.raises(IndexError):
+            log_softmax(torch.ones(3, 0))
 
 
 def test_max_norm_of_an_embedding_is_refused() -> None:

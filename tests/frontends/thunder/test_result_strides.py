@@ -171,6 +171,23 @@ def test_channels_last_stays() -> None:
     assert not found, found
 
 
+def test_a_cat_of_single_elements_is_in_the_format_of_its_parts() -> None:
+    """Which strides of dimensions of one element decide: torch's of the results before it."""
+
+    def program(x: Any) -> Any:
+        parts = torch.cat([-x, x.exp()], 1), torch.cat([x, x], 1), torch.cat([x.float(), x + x], 1)
+        blended = torch.lerp(x, x, 0.5)
+        stacked = torch.stack([-x, x + x]), torch.stack([x * 2, x * 3]), torch.stack([blended, -x])
+        return *parts, *stacked
+
+    compiled = jit(program)
+    with interpreted():
+        for strides in ((1, 1, 3, 1), (24, 1, 3, 3), (24, 8, 1, 1), (8, 8, 1, 8), (24, 1, 3, 24)):
+            x = torch.arange(24.0).bfloat16().as_strided((1, 3, 8, 1), strides)
+            found = list(differences(ran(compiled, [x]), ran(program, [x])))
+            assert not found, (strides, found)
+
+
 @pytest.mark.parametrize("program", [norms, lambda x: F.softmax(x, -1).mT * 2])
 def test_so_are_those_of_calls_that_are_differentiated(program: Any) -> None:
     """Thunder records a call anew where the gradient has a rule of its own."""

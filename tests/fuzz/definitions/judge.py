@@ -171,7 +171,8 @@ def _differ(got: Tensor, want: Tensor, dtype: DataType, size: float) -> bool:
     if dtype.category >= Category.FLOAT:
         allowed = _ROUNDING * (size + want.abs())
         if dtype.is_reduced_precision:
-            allowed = allowed + torch.finfo(dtype.torch).eps * want.abs()
+            info = torch.finfo(dtype.torch)
+            allowed = allowed + info.eps * want.abs().clamp(min=info.smallest_normal)
         huge = max(size, _HUGE) > _HUGE  # what overflows in one order does not in another
         same |= ((got - want).abs() <= allowed) | huge
     return not bool(same.all())

@@ -3,11 +3,15 @@
 *Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
 with a number, `logsumexp` of integers, the places of maxima of bools.
 
-*Softmax and its like*, which torch does not compute for integers, and does for rows of no elements.
+*Softmax and its like*, which torch does not compute for integers, and does for rows of no elements;
+losses of classes, which it does not compute for integers either.
 
 *Comparisons, quotients, remainders and terms beside numbers* (`numbers.py`).
 
-*Batch norms of empty tensors*, which in torch leave the running statistics as they are.
+*Means in integers*, which torch has none of.
+
+*Batch norms of empty tensors*, which in torch leave the running statistics as they are, and norms
+of one value, which it refuses.
 
 *Variances by `unbiased`* and `to` with `non_blocking`, arguments that Thunder does not know.
 
@@ -28,6 +32,7 @@ import torch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, padding
@@ -91,14 +96,49 @@ def _softmax(
     dtype = next((r for r in rest if isinstance(r, torch.dtype)), dtype)
     result = x.dtype if dtype is None else dtypes.to_dtype(dtype)
     if not _is_empty(x):
-        if dtypes.is_exact_dtype(result):
-            raise NotImplementedError(
-                f"softmax and its like are not implemented for {result}: give a floating-point "
-                "dtype, such as dtype=torch.float32"
-            )
+        floats_alone("softmax and its like", result)
     elif symbol is ltorch.log_softmax:  # its rows have no maximum to subtract
+        canonicalize_dim(x.ndim, dim)  # raises where there is no such dimension
         return ltorch.clone(ltorch.to(x, result))
     return symbol(x, dim, dtype=dtype)
+
+
+def floats_alone(calls: str, dtype: Any) -> None:
+    """Raise NotImplementedError for other dtypes, as torch does; Thunder rounds to integers."""
+    if not dtypes.is_float_dtype(dtypes.to_dtype(dtype)):
+        raise NotImplementedError(
+            f"not implemented for {dtype}: {calls}, but in a floating-point dtype, such as "
+            "torch.float32"
+        )
+
+
+def _nll_loss(
+    symbol: Symbol,
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    """Take torch's arguments in torch's order; only `ignore_index` is ignored, and no -1."""
+    floats_alone("nll_loss", input.dtype)
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce, False)
+    return symbol(input, target, weight, ignore_index, reduction)
+
+
+def _mean(
+    symbol: Symbol, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorProxy:
+    """Raise RuntimeError for a dtype of integers, as torch does; Thunder would round to it."""
+    if dtype is not None and dtypes.is_exact_dtype(dtypes.to_dtype(dtype)):
+        raise RuntimeError(
+            f"mean(): expected a floating point or complex dtype, got dtype={dtype}: convert the "
+            "mean instead, or add up by sum()"
+        )
+    return symbol(x, dim, keepdim, dtype=dtype)
 
 
 def _maximum(symbol: Symbol, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -162,10 +202,28 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TensorProxy:
-    """Leave the running statistics of an empty input as they are."""
+    """Leave the running statistics of an empty input as they are. One value for each channel has
+    no variance.
+    """
+    if training:
+        _check_batch_size(input, input.shape)
     if _is_empty(input):
         return symbol(input, None, None, weight, bias, True, momentum, eps)
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _group_norm(symbol: Symbol, input: Any, num_groups: int, *args: Any, **kwargs: Any) -> Any:
+    """Raise ValueError for one value in each group, which has no variance."""
+    if input.ndim > 1 and num_groups > 0:
+        batch, channels, *rest = input.shape
+        _check_batch_size(input, [batch * channels // num_groups, num_groups, *rest])
+    return symbol(input, num_groups, *args, **kwargs)
+
+
+def _check_batch_size(x: TensorProxy, shape: Sequence[int]) -> None:
+    """Raise torch's own error where a channel has one value, if sizes are known."""
+    if is_static(x.shape):
+        torch.nn.functional._verify_batch_size(list(shape))
 
 
 def _to(
@@ -200,7 +258,10 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "embedding": _embedding,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
+    "mean": _mean,
+    "nll_loss": _nll_loss,
     "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
     "std": _variance,
     "var": _variance,
     "var_mean": _variance,

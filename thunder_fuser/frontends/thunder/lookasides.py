@@ -40,7 +40,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
-from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference
+from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference, floats_alone
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
@@ -281,6 +281,7 @@ def _cross_entropy(
     """Cross-entropy as in torch. With label smoothing the loss is a sum of two terms: that of the
     target class, and that of all classes; neither counts where the target is ignored.
     """
+    floats_alone("cross_entropy", input.dtype)
     options = (size_average, ignore_index, reduce, reduction)
     are_classes = input.shape != target.shape
     if not label_smoothing or not are_classes or not input.numel:

@@ -18,6 +18,7 @@ from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_to
 from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.reductions import EXTREME
 
 
 def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
@@ -45,6 +46,20 @@ def _maximum(x: TensorProxy, y: TensorProxy) -> TensorProxy:
     return result
 
 
+def _extreme(x: TensorProxy, is_largest: bool, axes: list[int], keepdim: bool) -> TensorProxy:
+    return _shared(x, EXTREME(x, is_largest, axes, keepdim), axes, keepdim)
+
+
+def _shared(x: TensorProxy, result: TensorProxy, axes: Sequence[int], keepdim: bool) -> TensorProxy:
+    """Divide the gradient among the elements that are `result`, also among NaNs."""
+    found, g = result, get_grad(result)
+    if x.ndim and not keepdim:
+        found, g = (restore_reduced_dims(t, axes, x.shape) for t in (found, g))
+    chosen = ltorch.where(found != found, x != x, x == found)
+    put_grad(x, ltorch.where(chosen, g / ltorch.sum(chosen, list(axes), True), 0.0))
+    return result
+
+
 def _max(
     x: TensorProxy, dim: TensorProxy | int | None = None, keepdim: bool = False
 ) -> TensorProxy | tuple[TensorProxy, TensorProxy]:
@@ -54,10 +69,7 @@ def _max(
     if isinstance(dim, TensorProxy):
         return _maximum(x, dim)
     if dim is None:
-        result = ltorch.torch_max(x)
-        chosen = ltorch.where(result != result, x != x, x == result)
-        put_grad(x, ltorch.where(chosen, get_grad(result) / ltorch.sum(chosen), 0.0))
-        return result
+        return _shared(x, ltorch.torch_max(x), range(x.ndim), False)
     values, indices = ltorch.torch_max(x, dim, keepdim)
     g, chosen = get_grad(values), indices
     if x.ndim == 0:
@@ -182,6 +194,7 @@ def _logsumexp(x: TensorProxy, dim: Any, keepdim: bool = False) -> TensorProxy:
 
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.max": _max,
+    EXTREME.id: _extreme,
     "torch.softmax": _softmax,
     "torch.logsumexp": _logsumexp,
     "torch.nn.functional.normalize": _normalize,

@@ -145,20 +145,7 @@ def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     return ltorch.round(x * power) / power
 
 
-def _min(x: TensorProxy, other: Any = None) -> TensorProxy:
-    """The least of two tensors, or of one; with `dim` torch also returns where it is."""
-    if other is None:
-        floats(x)
-        least: TensorProxy = ltorch.amin(x)
-        return least
-    if not isinstance(other, TensorProxy):
-        raise Unusual
-    less: TensorProxy = ltorch.minimum(x, other)
-    return less
-
-
 PARTS: Mapping[str, Callable[..., Any]] = {
-    "min": _min,
     "clamp_min": _clamp_min,
     "clamp_max": _clamp_max,
     "frac": _frac,

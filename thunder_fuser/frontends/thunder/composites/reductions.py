@@ -1,4 +1,4 @@
-"""Composites: reductions (norms, distances, sums without NaN), addmm and diff."""
+"""Composites: reductions (norms, distances, extremes, sums without NaN), addmm and diff."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.composites.arguments import (
@@ -23,21 +24,37 @@ from thunder_fuser.frontends.thunder.composites.arguments import (
 )
 
 
+def _extreme(x: TensorProxy, is_largest: bool, axes: list[int], keepdim: bool) -> TensorProxy:
+    found: TensorProxy = (ltorch.amax if is_largest else ltorch.amin)(x, axes, keepdim)
+    return found
+
+
+EXTREME = Symbol("extreme", meta=_extreme, id="extreme")
+"""The largest or least element, as one call: its gradient goes to NaNs alone, that of `amax` to all
+elements of a row that has one.
+"""
+
+
 def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
-    """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0."""
+    """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0. That of one
+    element is its absolute value, whatever its power would round to.
+    """
     floats(x)
     axes = list(axes_of(x, dim))
     if type(p) not in (int, float) or not axes or not x.numel:
         raise Unusual
     sizes = ltorch.abs(wide(x))
-    if p == math.inf:
-        return rounded(ltorch.amax(sizes, axes, keepdim), x)
-    if p == -math.inf:
-        return rounded(ltorch.amin(sizes, axes, keepdim), x)
+    if abs(p) == math.inf:
+        return rounded(EXTREME(sizes, p > 0, axes, keepdim), x)
     if p == 0:
         return ltorch.to(ltorch.sum(x != 0, axes, keepdim), x.dtype)
     if p == 1:
         return rounded(ltorch.sum(sizes, axes, keepdim), x)
+    if math.prod(x.shape[k] for k in axes if x.ndim) == 1:
+        # NaN times itself, as its absolute value has a gradient of 0.
+        is_nan = sizes != sizes
+        nan = ltorch.where(is_nan, sizes, 0.0)
+        return rounded(ltorch.sum(ltorch.where(is_nan, nan * nan, sizes), axes, keepdim), x)
     if p == 2:
         total = ltorch.sum(sizes * sizes, axes, keepdim)
         is_zero = total == 0
@@ -47,7 +64,8 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     if p < 0:
         raise Unusual
     none = sizes == 0
-    powers = ltorch.where(none, 0.0, ltorch.where(none, 1.0, sizes) ** p)
+    # A size of 0 stands for its power: its gradient is a product with 0, too, but never infinite.
+    powers = ltorch.where(none, sizes, ltorch.where(none, 1.0, sizes) ** p)
     total = ltorch.sum(powers, axes, keepdim)
     is_zero = total == 0
     root = ltorch.where(is_zero, 1.0, total) ** (1 / p)
@@ -62,7 +80,8 @@ def _norm(
     out: None = None,
     dtype: None = None,
 ) -> TensorProxy:
-    if out is not None or dtype is not None:
+    is_of_matrix = p == "fro" and isinstance(dim, Sequence) and len(dim) > 2  # torch's error
+    if out is not None or dtype is not None or is_of_matrix:
         raise Unusual
     return norm_of(x, 2.0 if p in ("fro", None) else p, dim, keepdim)
 
@@ -78,9 +97,11 @@ def _vector_norm(
 def _linalg_norm(
     x: TensorProxy, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: None = None
 ) -> TensorProxy:
-    """Vector norm, also of a matrix's elements if `ord` is None; Unusual for other matrix norms."""
-    is_vector = x.ndim == 1 if dim is None else not isinstance(dim, Sequence) or len(dim) == 1
-    if dtype is not None or not (ord is None or is_vector):
+    """Vector norm, also of a matrix's elements if `ord` is None; Unusual for other matrix norms,
+    and for more dimensions, which torch refuses.
+    """
+    rank = len(dim) if isinstance(dim, Sequence) else 1 if dim is not None else x.ndim
+    if dtype is not None or not (rank == 1 or (ord is None and (dim is None or rank == 2))):
         raise Unusual
     return norm_of(x, 2.0 if ord is None else ord, dim, keepdim)
 
@@ -114,8 +135,22 @@ def _cosine_similarity(
     return rounded(ltorch.sum(units[0] * units[1], dim), x1)
 
 
+def _min(x: TensorProxy, other: Any = None) -> TensorProxy:
+    """The least of two tensors, or of one; with `dim` torch also returns where it is."""
+    if isinstance(other, TensorProxy):
+        less: TensorProxy = ltorch.minimum(x, other)
+        return less
+    floats(x)
+    if other is not None:
+        raise Unusual
+    least: TensorProxy = EXTREME(x, False, list(range(x.ndim)), False)
+    return least
+
+
 def _nansum(x: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     floats(x)
+    if dtype is not None and not dtype.is_floating_point:
+        raise Unusual
     return ltorch.sum(ltorch.where(x != x, 0.0, x), listed(x, dim), keepdim, dtype=dtype)
 
 
@@ -192,6 +227,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "linalg.vector_norm": _vector_norm,
     "linalg.norm": _linalg_norm,
     "dist": _dist,
+    "min": _min,
     "nansum": _nansum,
     "nanmean": _nanmean,
     "count_nonzero": _count_nonzero,
