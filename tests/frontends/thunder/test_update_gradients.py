@@ -171,6 +171,19 @@ def zeroed(a: Any) -> Any:
     return a
 
 
+def view_of_constants(a: Any) -> Any:
+    v = a[0]
+    a.fill_(2)
+    return v, a, a.t() * 2
+
+
+def number_copied(a: Any) -> Any:
+    c = a * 1
+    c[0].copy_(-1)
+    a[:, 1].copy_(2.5)
+    return c * a
+
+
 def every_other_row(a: Any) -> Any:
     a[::2] = a[1::2] * 3
     a[:, 1:] += a[:, :-1] * 2
@@ -191,7 +204,7 @@ PROGRAMS = [
     *(argument_that_is_returned, activation, sum_into_an_argument, view_of_an_argument),
     *(row_of_an_argument, argument_without_gradients, views_are_returned),
     *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
-    *(zeroed, every_other_row, rounded_quotient),
+    *(zeroed, view_of_constants, number_copied, every_other_row, rounded_quotient),
 ]
 
 

@@ -1,5 +1,5 @@
-"""Symbols that are in a trace for what they do, such as a check: functions of tensors that return
-nothing, and that Thunder keeps.
+"""Symbols that are in a trace for what they do, such as a check: functions of tensors that Thunder
+keeps, though nothing reads what they return.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from thunder.core.prims import OpTags
 from thunder.core.symbol import BoundSymbol, Symbol
 
 
-def effect(name: str, function: Callable[..., None]) -> Symbol:
+def effect(name: str, function: Callable[..., object]) -> Symbol:
     """Return the symbol that calls a function for its effect."""
 
     def meta(*tensors: object, **options: object) -> None:

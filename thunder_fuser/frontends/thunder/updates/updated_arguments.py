@@ -23,8 +23,9 @@ import torch
 from thunder.core import prims, update_aliases
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.trace import TraceCtx, from_trace, tracectx
 from thunder.core.utils import Variable
 from thunder.transforms import autodiff
 
@@ -139,8 +140,29 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
     if backward is None and updated:
         # Nothing will be connected: what is written has no gradient, and what was there none more.
         told = [arguments[k] for k in returned[_POSITIONS]]
-        forward.bound_symbols.insert(-1, _cut.bind(*told, output=None))
+        forward = _with_history_cut(forward, told)
     return forward, backward
+
+
+def _with_history_cut(trace: TraceCtx, told: Sequence[TensorProxy]) -> TraceCtx:
+    """Return a forward that tells autograd of constants written into arguments. Results that are
+    views of these are detached: made without gradients, they could not be asked for theirs.
+    """
+    aliases = Aliases(trace, Recorded(trace, {}))
+    memories, known = ({of(x.name) for x in told} for of in (aliases.memory, aliases.tensor))
+    results = {key: returned_by(trace)[key] for key in ("output", "flat_output")}
+    views = {
+        x.name: x
+        for x in results["flat_output"]
+        if isinstance(x, TensorProxy) and aliases.memory(x.name) in memories
+        if aliases.tensor(x.name) not in known
+    }
+    with tracectx(trace):
+        swaps = {name: TensorProxy(like=x, requires_grad=False) for name, x in views.items()}
+    cut = _cut.bind(tuple(told), tuple(views.values()), output=tuple(swaps.values()))
+    found = _returning(trace, tree_map(lambda x: swaps.get(getattr(x, "name", ""), x), results))
+    found.bound_symbols.insert(-1, cut)
+    return found
 
 
 def _tied_to_forward(trace: TraceCtx) -> Iterator[Proxy]:
@@ -223,12 +245,18 @@ class _Written(torch.autograd.Function):  # type: ignore[misc]
         return torch.zeros_like(gradient), gradient
 
 
-def _without_history(*arguments: torch.Tensor) -> None:
-    """Tell autograd that constants were written into these arguments."""
+def _without_history(
+    arguments: Sequence[torch.Tensor], views: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Tell autograd that constants were written into these arguments; return views of them without
+    gradients.
+    """
+    detached = tuple(x.detach() for x in views)
     with torch.enable_grad():
         for x in arguments:
             if x.requires_grad:
                 _Written.apply(x, x.detach())
+    return detached
 
 
 _cut = effect("fuser_cut_history", _without_history)
