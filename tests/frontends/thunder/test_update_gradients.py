@@ -184,6 +184,24 @@ def number_copied(a: Any) -> Any:
     return c * a
 
 
+def updated_by_its_new_name(a: Any) -> Any:
+    v = a[:, ::2]
+    v += v
+    a.zero_()
+    v.add_(1)
+    v *= 2
+    return v * a[:, :2]
+
+
+def source_that_a_view_updates(a: Any) -> Any:
+    b, c = a * 1, a.sin()
+    b[1].mul_(2)
+    c.add_(b)
+    b[0].mul_(3)
+    c[:1] *= b[1]
+    return c * b
+
+
 def every_other_row(a: Any) -> Any:
     a[::2] = a[1::2] * 3
     a[:, 1:] += a[:, :-1] * 2
@@ -204,7 +222,15 @@ PROGRAMS = [
     *(argument_that_is_returned, activation, sum_into_an_argument, view_of_an_argument),
     *(row_of_an_argument, argument_without_gradients, views_are_returned),
     *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
-    *(zeroed, view_of_constants, number_copied, every_other_row, rounded_quotient),
+    *(
+        zeroed,
+        view_of_constants,
+        number_copied,
+        every_other_row,
+        updated_by_its_new_name,
+        source_that_a_view_updates,
+        rounded_quotient,
+    ),
 ]
 
 
@@ -578,6 +604,7 @@ KNOWN = (
     "Shapes were expected",
     "gradients take for",
     "Detected a cycle while swapping",
+    "refers to a single memory location",
 )
 """Errors of what Thunder does not trace."""
 

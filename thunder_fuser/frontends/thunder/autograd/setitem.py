@@ -17,13 +17,15 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import _copy_with_setitem_grad
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put_to
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.claims.setitem import mask_in, region_of, stripped
 from thunder_fuser.frontends.thunder.claims.write_region import MOST_BOXES, Box, Region
 
 
 def _setitem(x: TensorProxy, index: Any, value: Any) -> TensorProxy:
     into = region_of(x, index)
-    if into is None or len(into.boxes) > MOST_BOXES:
+    is_fixed = into is None or is_static(x.shape) or all(box.is_whole for box in into.boxes)
+    if into is None or len(into.boxes) > MOST_BOXES or not is_fixed:
         found: TensorProxy = _copy_with_setitem_grad(x, index, value)
         return found
     result: TensorProxy = prims.copy_with_setitem(x, index, value)
@@ -55,12 +57,10 @@ def _read(g: TensorProxy, index: object, into: Region) -> TensorProxy:
 
 def _part(g: TensorProxy, box: Box, into: Region, chosen: range) -> TensorProxy:
     """Return a tensor's elements in a box, with the axes of `x[index]`."""
-    runs = box.runs
-    inside = prims.slice_prim(
-        g, [run.start for run in runs], [run.end for run in runs], [run.step for run in runs]
-    )
+    starts, ends, steps = ([getattr(r, of) for r in box.runs] for of in ("start", "end", "step"))
+    inside = g if box.is_whole else prims.slice_prim(g, starts, ends, steps)
     axes: list[tuple[int, ...]] = [() if dim is None else (dim,) for dim in box.dims]
-    if into.mask is not None:
+    if into.mask is not None and into.points is not None:
         axes[into.points] = tuple(chosen)
     order = [dim for axis in axes for dim in axis]
     fixed = [dim for dim in range(g.ndim) if dim not in order]

@@ -14,10 +14,9 @@ from thunder.core.proxies import TensorProxy
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put_to
 
 
-def _copy(source: TensorProxy | float, target: TensorProxy, *, grad_enabled: bool) -> TensorProxy:
+def _copy(source: TensorProxy, target: TensorProxy, *, grad_enabled: bool) -> TensorProxy:
     result: TensorProxy = prims.copy_(source, target, grad_enabled=grad_enabled)
-    if isinstance(source, TensorProxy):
-        put_to(source, get_grad(result))
+    put_to(source, get_grad(result))
     return result
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import (
     data_type,
-    is_static,
     refuse_symbolic,
 )
 from thunder_fuser.frontends.thunder.claims.padding import padded
@@ -37,12 +36,13 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def region_of(x: TensorProxy, index: object) -> Region | None:
-    """Return where an index writes into a tensor; None if that is data, or torch's error."""
+    """Return where an index writes into a tensor; None if that is data, or torch's error. With
+    sizes that are unknown until the function runs: those of the call that is traced.
+    """
     given = entries(index)
-    tensors = [entry for entry in given if isinstance(entry, TensorProxy)]
-    if not all(_may_be_mask(entry, x) for entry in tensors) or not is_static(x.shape):
+    if not all(_may_be_mask(e, x) for e in given if isinstance(e, TensorProxy)):
         return None
-    return region(x.shape, [_of_a_shape(entry) for entry in given])
+    return region(_known(x.shape), [_of_a_shape(entry) for entry in given])
 
 
 def mask_in(index: object) -> Any:
@@ -51,13 +51,16 @@ def mask_in(index: object) -> Any:
 
 
 def _may_be_mask(entry: TensorProxy, x: TensorProxy) -> bool:
-    is_bool = data_type(entry.dtype) is DataType.Bool
-    return is_bool and entry.device == x.device and is_static(entry.shape)
+    return data_type(entry.dtype) is DataType.Bool and bool(entry.device == x.device)
+
+
+def _known(shape: Sequence[object]) -> tuple[int, ...]:
+    return tuple(int(n.value if isinstance(n, NumberProxy) else n) for n in shape)  # type: ignore[call-overload]
 
 
 def _of_a_shape(entry: object) -> object:
     if isinstance(entry, TensorProxy | TensorView):
-        return Mask(tuple(entry.sizes if isinstance(entry, TensorView) else entry.shape))
+        return Mask(_known(entry.sizes if isinstance(entry, TensorView) else entry.shape))
     return entry
 
 
@@ -145,7 +148,7 @@ def _build(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
     """A copy of `x` with `value` in a region: for each box a select, by a padded mask, of the
     padded value.
     """
-    into = region([*map(int, x.sizes)], [_of_a_shape(entry) for entry in entries(index)])
+    into = region(x.sizes, [_of_a_shape(entry) for entry in entries(index)])
     assert into is not None
     if isinstance(value, TensorView):
         shape, axes = stripped(value.sizes, len(into.sizes)), range(len(into.sizes))

@@ -55,6 +55,11 @@ class Box:
         return tuple(run.count for run in self.runs)
 
     @property
+    def is_whole(self) -> bool:
+        """True if these are all points of `x`."""
+        return all(run.count == run.size for run in self.runs)
+
+    @property
     def order(self) -> tuple[int, ...]:
         """The axes that have a dimension, numbered without the others, in order of dimensions."""
         dims = [d for d in self.dims if d is not None]

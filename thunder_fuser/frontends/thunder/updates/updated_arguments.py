@@ -35,6 +35,7 @@ from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.updates import layouts
 from thunder_fuser.frontends.thunder.updates.effects import effect
 from thunder_fuser.frontends.thunder.updates.gathered_views import refuse_updates_through_gathers
+from thunder_fuser.frontends.thunder.updates.operands import with_operands_read, without_marks
 from thunder_fuser.frontends.thunder.updates.seen_updates import check_of_updates, seen_updates
 
 _UPDATED = "updated arguments"
@@ -73,9 +74,12 @@ def _requires_grad(x: object) -> bool:
 
 def _insert_alias_updates(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> TraceCtx:
     """Insert `update_aliases`; return the arguments to autograd, and those updated."""
-    found = _insert_of_thunder(trace, groups)
-    returned = returned_by(trace)
-    if found is trace or not is_patched() or "flat_args" not in returned:
+    if not is_patched() or not any(map(update_aliases._is_inplace_op, trace.bound_symbols)):
+        return _insert_of_thunder(trace, groups)
+    trace = with_operands_read(trace)
+    found = without_marks(_insert_of_thunder(trace, groups))
+    trace, returned = without_marks(trace), returned_by(trace)
+    if "flat_args" not in returned:
         return found
     arguments, last = returned["flat_args"], returned_by(found)["flat_args"]
     if any(map(_requires_grad, arguments)):
