@@ -202,6 +202,15 @@ def source_that_a_view_updates(a: Any) -> Any:
     return c * b
 
 
+def overwritten_after_a_sine(a: Any) -> Any:
+    """Its backward reads what was saved, and no gradient."""
+    a.t().contiguous()[..., 1].sin_()
+    v = a.reshape(-1, 1)
+    v.t()[0, 1:].sin_()
+    a.zero_()
+    return v, a
+
+
 def every_other_row(a: Any) -> Any:
     a[::2] = a[1::2] * 3
     a[:, 1:] += a[:, :-1] * 2
@@ -222,15 +231,8 @@ PROGRAMS = [
     *(argument_that_is_returned, activation, sum_into_an_argument, view_of_an_argument),
     *(row_of_an_argument, argument_without_gradients, views_are_returned),
     *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
-    *(
-        zeroed,
-        view_of_constants,
-        number_copied,
-        every_other_row,
-        updated_by_its_new_name,
-        source_that_a_view_updates,
-        rounded_quotient,
-    ),
+    *(zeroed, view_of_constants, number_copied, every_other_row, rounded_quotient),
+    *(updated_by_its_new_name, source_that_a_view_updates, overwritten_after_a_sine),
 ]
 
 

@@ -54,8 +54,8 @@ def _may_be_mask(entry: TensorProxy, x: TensorProxy) -> bool:
     return data_type(entry.dtype) is DataType.Bool and bool(entry.device == x.device)
 
 
-def _known(shape: Sequence[object]) -> tuple[int, ...]:
-    return tuple(int(n.value if isinstance(n, NumberProxy) else n) for n in shape)  # type: ignore[call-overload]
+def _known(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(n.value if isinstance(n, NumberProxy) else n) for n in shape)
 
 
 def _of_a_shape(entry: object) -> object:

@@ -57,4 +57,4 @@ def _returns_target(symbol: BoundSymbol) -> bool:
     if last.sym.id is not PrimIDs.COPY_ or len(symbol.flat_proxy_outs) != 1:
         return False
     is_result = last.output.name == symbol.flat_proxy_outs[0].name
-    return is_result and last.args[1].name == symbol.flat_proxy_args[0].name
+    return bool(is_result and last.args[1].name == symbol.flat_proxy_args[0].name)

@@ -22,7 +22,7 @@ import thunder
 import torch
 from thunder.core import prims, update_aliases
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import CollectionProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
@@ -45,6 +45,8 @@ _POSITIONS = "positions of updated arguments"
 """Key of their positions among the arguments."""
 _CHECKED, _VIEWED = "checked arguments", "updated through views"
 """Keys of the arguments that autograd has to let the trace update, and whether through a view."""
+_INCOMING = "cotangents"
+"""Thunder's name of the incoming gradients, a list, in a backward."""
 _RESULTS = "results"
 """Key of the number of results that the user gets."""
 
@@ -145,7 +147,23 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
         # Nothing will be connected: what is written has no gradient, and what was there none more.
         told = [arguments[k] for k in returned[_POSITIONS]]
         forward = _with_history_cut(forward, told)
+    if backward is not None:
+        _drop_unread(backward)
     return forward, backward
+
+
+def _drop_unread(backward: TraceCtx) -> None:
+    """Let a backward that reads none of the incoming gradients drop them, as Thunder expects: what
+    results depend on may all have been overwritten.
+    """
+    given = backward.args[1]
+    names = {x.name for x in given if isinstance(x, Proxy)}
+    if not any(x.name in names for s in backward.bound_symbols for x in s.flat_proxy_args):
+        backward.names.discard(_INCOMING)
+        with tracectx(backward):
+            incoming = CollectionProxy(given, name=_INCOMING)
+        start = sum(s.sym.id is PrimIDs.UNPACK_TRIVIAL for s in backward.bound_symbols)
+        backward.bound_symbols.insert(start, _drop.bind(incoming, output=None))
 
 
 def _with_history_cut(trace: TraceCtx, told: Sequence[TensorProxy]) -> TraceCtx:
@@ -263,6 +281,7 @@ def _without_history(
     return detached
 
 
+_drop = effect("fuser_drop", lambda gradients: gradients.clear())
 _cut = effect("fuser_cut_history", _without_history)
 
 
