@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -31,7 +32,6 @@ from thunder_fuser.frontends.thunder.updates.layouts import memories_of, tensor_
 from thunder_fuser.runtime.binding.memory_overlap import share_memory
 
 _original = update_aliases.replace_args_with_alias_map
-_traced_of_thunder: Callable[..., Any] = thunder.thunder_general_jit
 
 _APART, _SAME, _PARTLY = "no elements", "the same elements", "some elements"
 
@@ -106,11 +106,11 @@ class _Guard:
             raise RuntimeError("arguments share other elements than in the call that was traced")
 
 
-def _traced(*args: Any, **kwargs: Any) -> Any:
+def _traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the traces of a function, whose prologue guards what arguments of one storage share
     if there are updates.
     """
-    found = _traced_of_thunder(*args, **kwargs)
+    found = trace(*args, **kwargs)
     if is_patched() and (guard := _guard(found.computation_trace)):
         found.prologue_trace.bound_symbols.insert(-1, guard)
     return found
@@ -130,4 +130,5 @@ def _guard(trace: TraceCtx) -> BoundSymbol | None:
 def register() -> None:
     """Patch Thunder's alias updates, and its traces to be guarded."""
     update_aliases.replace_args_with_alias_map = _replace_arguments
-    thunder.thunder_general_jit = _traced
+    # `owned_results` patches it, too.
+    thunder.thunder_general_jit = partial(_traced, thunder.thunder_general_jit)
