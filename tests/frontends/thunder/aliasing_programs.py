@@ -54,16 +54,16 @@ class Program:
         return found
 
 
-def random_aliasing_program(seed: int, statements: int = 9, *, plain: bool = False) -> Program:
-    """The program of a seed, always the same. `plain`: without chains, regions and blocks."""
-    return _Writer(random.Random(seed), plain=plain).program(statements)
+def random_aliasing_program(seed: int, statements: int = 9) -> Program:
+    """The program of a seed, always the same."""
+    return _Writer(random.Random(seed)).program(statements)
 
 
 class _Writer:
     """Writes statements, and runs each at once, to know what there is."""
 
-    def __init__(self, draw: random.Random, *, plain: bool) -> None:
-        self.draw, self.plain = draw, plain
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
         self.values: dict[str, torch.Tensor] = {}
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {"torch": torch, "F": F}
@@ -74,7 +74,7 @@ class _Writer:
             self.values[f"x{k}"] = argument.tensor(torch.Generator().manual_seed(k))
         kinds = (
             *(self._view, self._view, self._update, self._update, self._compute),
-            *(() if self.plain else (self._chain, self._write, self._block)),
+            *(self._chain, self._write, self._block),
         )
         tries = 0
         while len(self.lines) < statements and tries < 20 * statements:
