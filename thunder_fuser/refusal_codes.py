@@ -76,12 +76,6 @@ CODES = (
         'jit(torch.sin)(x.to("meta"))',
     ),
     Code(
-        "dilation",
-        "a pad inserts elements between others",
-        "pad only at the ends, and write interior elements by an index",
-        "jit(lambda x: thunder.core.prims.pad(x, 0.0, [(0, 0, 1), (0, 0, 0)]))(x)",
-    ),
-    Code(
         "division",
         "integer division, for which torch raises an error if a divisor is zero",
         "divide floats, or use `rounding_mode` if no divisor is zero",
@@ -154,13 +148,13 @@ CODES = (
         "in-place",
         "an update writes to memory that is visible elsewhere, or that the region allocated",
         "write the result to a new tensor",
-        "def f(x):\n    y = x.exp()\n    y[::2] = 0\n    return y\njit(f)(x)",
+        "def f(x, n):\n    y = x.exp()\n    y[n] = 0\n    return y\njit(f)(x, n - 1)",
     ),
     Code(
         "index",
-        "`x[index] = value` where the index is not a contiguous window",
-        "use ints and slices of step 1",
-        "def f(x):\n    x[::2] = 0\njit(f)(x)",
+        "`x[index] = value` where a list has many positions in uneven steps, or torch raises",
+        "use ints, slices or a mask",
+        "def f(x):\n    x[[*range(9, 0, -1)]] = 0\njit(f)(x)",
     ),
     Code(
         "layout",

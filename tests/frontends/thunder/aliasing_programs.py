@@ -2,12 +2,14 @@
 
 `random_aliasing_program(seed)` draws one: views of views of arguments and of results, updates
 through them in any order, reads before and after, copies, reductions and matrix products between,
-and some of all tensors as results. A statement is kept if eager torch runs it.
+loops, branches and blocks without gradients, and some of all tensors as results. A statement is
+kept if eager torch runs it.
 """
 
 from __future__ import annotations
 
 import random
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +72,10 @@ class _Writer:
         arguments = [self._argument() for _ in range(self.draw.randint(1, 3))]
         for k, argument in enumerate(arguments):
             self.values[f"x{k}"] = argument.tensor(torch.Generator().manual_seed(k))
-        kinds = (self._view, self._view, self._update, self._update, self._compute)
+        kinds = (
+            *(self._view, self._view, self._update, self._update, self._compute),
+            *(self._chain, self._write, self._block),
+        )
         tries = 0
         while len(self.lines) < statements and tries < 20 * statements:
             tries += 1
@@ -79,7 +84,7 @@ class _Writer:
         self.draw.shuffle(names)
         returned = ", ".join(sorted(names[: self.draw.randint(1, 4)]))
         parameters = ", ".join(f"x{k}" for k in range(len(arguments)))
-        body = "".join(f"    {line}\n" for line in self.lines)
+        body = textwrap.indent("".join(f"{line}\n" for line in self.lines), "    ")
         source = f"def program({parameters}):\n{body}    return {returned}\n"
         return Program(source, tuple(arguments))
 
@@ -126,7 +131,59 @@ class _Writer:
         )
 
     def _update(self) -> None:
+        self._run(self._update_of(self._any()), [])
+
+    def _chain(self) -> None:
+        """Update through views of views, none of which has a name."""
         name = self._any()
+        shown, calls = self.values[name], ""
+        for _ in range(self.draw.randint(2, 4)):
+            call = self.draw.choice([c for c in _views(self.draw, shown) if "=" not in c])
+            try:
+                shown = eval(f"shown{call}", {"shown": shown})
+            except (RuntimeError, IndexError):
+                continue
+            calls += call
+        found = (".mul_(2)", ".add_(1)", ".copy_(-1)", f".add_({name}.sum())", ".sin_()", "[:] = 2")
+        self._run(f"{name}{calls}{self.draw.choice(found)}", [])
+
+    def _write(self) -> None:
+        """Write into a region: strides, lists, inserted axes, masks; from a region elsewhere."""
+        name = self._any()
+        other, n = self._like(name), self.values[name].dim()
+        here, there = _region(self.draw, self.values[name]), _region(self.draw, self.values[other])
+        number = self.draw.choice((2, -1, 0.5))
+        chosen = (
+            *(f"{name}[{here}] = {number}", f"{name}[{here}] += {number}"),
+            *(f"{name}[{here}] = {other}[{there}]", f"{name}[{here}] += {other}[{there}]"),
+            *(f"{name}[{here}] *= {other}[{here}]", f"{name}[{here}] = {name}[{here}].flip(0)"),
+            *(f"{name}[1:] += {name}[:-1] * 2", f"{name}[..., 1:] = {name}[..., :-1] + 1"),
+            *(f"{name}[1:] += {other}[:-1]", f"{name}[:, ({name} > 0)[0]] = {number}"),
+            *(f"{name}[({name} > 0).{'any(-1)' if n > 1 else 'clone()'}] = {number}",),
+            f"{name}[torch.arange(1)] = {other}[:1]",
+        )
+        self._run(self.draw.choice(chosen), [])
+
+    def _block(self) -> None:
+        """Several updates: in a loop, a branch, over a list of tensors, without gradients."""
+        name, other = self._any(), self._any()
+        one, two = self._update_of(name), self._update_of(other)
+        k = self.draw.randint(1, 3)
+        chosen = (
+            *(f"with torch.no_grad():\n    {one}", f"with torch.no_grad():\n    {one}\n    {two}"),
+            *(
+                f"for k in range({k}):\n    {one}\n    {two}",
+                f"for k in range(2):\n    {name}[k] += k",
+            ),
+            f"for t in [{name}, {other}]:\n    t.mul_(0.5)",
+            f"if {name}.dim() > {k}:\n    {one}\nelse:\n    {two}",
+            f"rows = [*{name}]\nfor row in rows:\n    row.mul_(0.5)\nrows[-1] += rows[0]",
+            f"torch.add({name}, {self._like(name)}, out={name})",
+            f"{name}.detach().{self.draw.choice(('mul_(2)', 'add_(1)', 'zero_()'))}",
+        )
+        self._run(self.draw.choice(chosen), [])
+
+    def _update_of(self, name: str) -> str:
         other, third = self._like(name), self._like(name)
         chosen = (
             *(f"{name}.add_(1)", f"{name}.mul_(2)", f"{name}.zero_()", f"{name}.copy_({other})"),
@@ -137,7 +194,7 @@ class _Writer:
             *(f"{name}[{name} > 0] = 2", f"{name}[{name} > 1] = {other}.sum()"),
             *(f"{name}.mul_(0.5).add_({other})", f"{name}.neg_()", f"{name}.fill_(2)"),
         )
-        self._run(self.draw.choice(chosen), [])
+        return self.draw.choice(chosen)
 
     # ---- names
 
@@ -184,12 +241,26 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def _region(draw: random.Random, tensor: torch.Tensor) -> str:
+    """An index of one to all dimensions: ints, strided slices, lists and inserted axes."""
+    entries = []
+    for size in tensor.shape[: draw.randint(1, max(tensor.dim(), 1))]:
+        place = draw.randrange(size) if size else 0
+        found = (str(place), f"{place}:", "::2", ":", f"{place}::3", ":-1", f"[{place}, 0]", "[-1]")
+        entries.append(draw.choice(found))
+    if draw.random() < 0.2:
+        entries.insert(draw.randint(0, len(entries)), draw.choice(("None", "...")))
+    return ", ".join(entries) or "..."
+
+
 def _views(draw: random.Random, tensor: torch.Tensor) -> list[str]:
     """Calls that give views of a tensor; `2=` before a call that gives two."""
     shape = tensor.shape
-    found = ["[None]", ".unsqueeze(-1)", ".contiguous()", ".reshape(-1)", ".view(-1)", ".detach()"]
+    found = ["[None]", ".unsqueeze(-1)", ".reshape(-1)", ".view(-1)", ".detach()"]
     if not shape:
         return found
+    # Thunder's own of a number's raises.
+    found += [".contiguous()"]
     dim = draw.randrange(len(shape))
     size = shape[dim]
     before = ":, " * dim
@@ -203,7 +274,9 @@ def _views(draw: random.Random, tensor: torch.Tensor) -> list[str]:
     if len(shape) > 1:
         other = draw.randrange(len(shape))
         found += [f".transpose({dim}, {other})", ".diagonal()", ".flatten(0, 1)", ".mT"]
-        found += [f".movedim({dim}, {other})", ".diagonal(1)", f".reshape({shape[0]}, -1)"]
+        found += [f".movedim({dim}, {other})", f".reshape({shape[0]}, -1)"]
+        # Thunder does not differentiate an empty one.
+        found += [".diagonal(1)"] * (shape[1] > 1)
     found += [".t()"] * (len(shape) == 2)
     if size % 2 == 0 and size:
         found += [f".unflatten({dim}, (2, {size // 2}))"]

@@ -384,10 +384,20 @@ def test_what_no_claim_covers() -> None:
     assert refused(lambda x: torch.special.zeta(x, 2.0), torch.rand(3) + 2) == ["unclaimed"]
 
 
-def test_pads_with_dilation_stay_with_torch() -> None:
-    compiled = jit(lambda x: prims.pad(x, 0.0, ((0, 0, 1),)))
-    assert compiled(torch.ones(3)).tolist() == [1, 0, 1, 0, 1]
-    assert [r.code for r in refusals(compiled)] == ["dilation"]
+@pytest.mark.parametrize(
+    ("widths", "expected"),
+    [
+        ((0, 0, 1), [1, 9, 2, 9, 3]),
+        ((1, 2, 2), [9, 1, 9, 9, 2, 9, 9, 3, 9, 9]),
+        ((-1, 1, 1), [9, 2, 9, 3, 9]),
+        ((2, -3, 1), [9, 9, 1, 9]),
+    ],
+)
+def test_pads_between_elements(widths: tuple[int, int, int], expected: list[int]) -> None:
+    compiled = jit(lambda x: prims.pad(x * 2, 9.0, (widths, (0, 1, 0))))
+    found = compiled(torch.tensor([[0.5], [1.0], [1.5]]))
+    assert found.tolist() == [[n, 9] for n in expected]
+    assert refusals(compiled) == {}
 
 
 def test_neighbours_of_16_bit_floats_stay_with_torch() -> None:

@@ -1,4 +1,4 @@
-"""`x[index] = value`: windows and masks are fused, as updates in place; the rest is torch's."""
+"""`x[index] = value`: regions and masks are fused, as updates in place; the rest is torch's."""
 
 from __future__ import annotations
 
@@ -31,24 +31,46 @@ WINDOWS = [
     ((slice(-3, -1), ...), [2, 1, 1]),
     (..., [6, 5, 4]),
 ]
-NO_WINDOW = "is no window of it; use ints and slices of step 1 that lie inside"
+REGIONS = [
+    (slice(0, 6, 2), 1.0),
+    (slice(None, None, 4), [2, 5, 4]),
+    ((..., slice(1, -1, 3)), [6, 5, 1]),
+    ((slice(1, None, 3), 2, slice(None, None, 3)), [2, 2]),
+    ((slice(5, None, 9), slice(3, 1, 2)), 1.0),
+    ((None, 1), [1, 5, 4]),
+    ((ALL, None), 1.0),
+    ((ALL, None, slice(None, None, 2), None, 3), [1, 3, 1]),
+    ((..., [0, 3]), 1.0),
+    ((ALL, [0, 2]), [6, 2, 4]),
+    ([2, 0, 3, 4, -1], [5, 5, 4]),
+    ([0, 2, 0], [3, 1, 1]),
+    ([True, False, False, True, True, False], [3, 5, 4]),
+    (([0, 1, 2, 4], [4, 4, 4, 0]), [4, 4]),
+    (([1, 3], ALL, [0, 2]), [2, 5]),
+    (([1, 3], None, [0, 2]), [2, 1, 4]),
+    (([1, 3], 2, [0, 2]), [2]),
+    ((1, [0, 4, 2], slice(None, None, 3)), [3, 2]),
+    ((ALL, []), 1.0),
+    (0, [1, 5, 4]),
+    ((0, ALL, ALL), [1, 1, 5, 4]),
+]
+NO_REGION = "is no region of it; use ints, lists of ints and slices that lie inside"
 OTHERS = [
-    (slice(0, 6, 2), 1.0, f"x[0:6:2] = .. of a tensor [6, 5, 4] {NO_WINDOW}"),
-    ((ALL, None), 1.0, f"x[:, None] = .. of a tensor [6, 5, 4] {NO_WINDOW}"),
-    ((..., [0, 3]), 1.0, f"x[..., [0, 3]] = .. of a tensor [6, 5, 4] {NO_WINDOW}"),
-    (
-        *(0, [1, 5, 4]),
-        "a value [1, 5, 4] does not broadcast to a window [5, 4]; reshape the value to [5, 4]",
-    ),
     (
         *(torch.tensor([0, 2]), 1.0),
-        "= .. of a tensor [6, 5, 4] writes where a tensor says; use ints and slices of step 1, or "
-        "a mask of the first dimensions' sizes",
+        "= .. of a tensor [6, 5, 4] writes where a tensor says; use ints, slices and lists of "
+        "ints, or one mask of some dimensions' sizes",
+    ),
+    (([0, 1], [1]), 1.0, f"x[[0, 1], [1]] = .. of a tensor [6, 5, 4] {NO_REGION}"),
+    (
+        *((ALL, [0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 3, 1, 4, 2, 3, 2, 1]), 1.0),
+        "writes 10 windows, of which a kernel selects between 8; use a mask, or positions in even "
+        "steps",
     ),
     (
-        *(MASK, [1, 5, 4]),
-        "a value [1, 5, 4] does not broadcast to what a mask selects, which is [5, 4]; reshape "
-        "the value to [5, 4]",
+        *(MASK, [3, 5, 4]),
+        "a value [3, 5, 4] does not broadcast to what a mask selects, which is [any number, 5, 4]; "
+        "reshape the value to [1, 5, 4]",
     ),
 ]
 
@@ -56,12 +78,20 @@ MASKS = [
     (MASK, 1.5),
     (MASK, []),
     (MASK, [5, 4]),
+    (MASK, [1, 5, 4]),
     ((MASK,), [4]),
     (torch.arange(30).view(SHAPE[:2]) % 3 == 0, [4]),
     (torch.arange(30).view(5, 6).t() % 3 == 0, [1]),
     (torch.arange(120).view(SHAPE) % 7 < 3, -torch.inf),
     (torch.arange(120).view(SHAPE) % 7 < 3, []),
     (torch.zeros(SHAPE, dtype=torch.bool), 3.0),
+    ((MASK, 2), [4]),
+    ((MASK, slice(1, None, 2)), [2, 4]),
+    ((slice(1, -1, 2), MASK[:5], 1), 2.0),
+    ((0, MASK[:5]), [4]),
+    ((ALL, MASK[:5]), [6, 1, 1]),
+    ((..., None, MASK[:4]), [5, 1, 1]),
+    ((ALL, torch.arange(20).view(5, 4) % 3 == 0), [6, 1]),
 ]
 
 
@@ -101,8 +131,8 @@ def _value(said: float | list[int]) -> float | torch.Tensor:
 
 
 @pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
-@pytest.mark.parametrize(("index", "value"), WINDOWS + MASKS, ids=str)
-def test_a_window_or_a_mask_is_written_in_one_kernel(
+@pytest.mark.parametrize(("index", "value"), WINDOWS + REGIONS + MASKS, ids=str)
+def test_a_region_or_a_mask_is_written_in_one_kernel(
     program: Callable[..., Any], index: Any, value: float | list[int]
 ) -> None:
     compiled = _follows_torch(program(index), torch.float32, _value(value))
@@ -112,7 +142,7 @@ def test_a_window_or_a_mask_is_written_in_one_kernel(
 
 @pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
 @pytest.mark.parametrize(("index", "value", "reason"), OTHERS, ids=str)
-def test_what_is_no_window_stays_with_torch(
+def test_what_is_no_region_stays_with_torch(
     program: Callable[..., Any], index: Any, value: float | list[int], reason: str
 ) -> None:
     compiled = _follows_torch(program(index), torch.float32, _value(value))
@@ -160,6 +190,22 @@ def test_gradients_of_what_a_mask_writes(shape: list[int] | None, dtype: torch.d
     x = torch.randn(2, 4, 6).to(dtype).requires_grad_()
     compiled = check(program, x, torch.tensor([[True, False] * 2, [True] * 4]), value)
     assert len(fusions(compiled)) == 2
+    assert not refusals(compiled)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape"), [c for c in REGIONS + MASKS if isinstance(c[1], list)], ids=str
+)
+def test_gradients_of_what_a_region_gets(index: Any, shape: list[int]) -> None:
+
+    def program(x: torch.Tensor, value: Any) -> torch.Tensor:
+        y = x * 2
+        y[index] = value * 3
+        return y.sin()
+
+    torch.manual_seed(0)
+    value = torch.randn(shape, requires_grad=True)
+    compiled = check(program, torch.randn(SHAPE, requires_grad=True), value)
     assert not refusals(compiled)
 
 

@@ -171,6 +171,46 @@ def zeroed(a: Any) -> Any:
     return a
 
 
+def view_of_constants(a: Any) -> Any:
+    v = a[0]
+    a.fill_(2)
+    return v, a, a.t() * 2
+
+
+def number_copied(a: Any) -> Any:
+    c = a * 1
+    c[0].copy_(-1)
+    a[:, 1].copy_(2.5)
+    return c * a
+
+
+def updated_by_its_new_name(a: Any) -> Any:
+    v = a[:, ::2]
+    v += v
+    a.zero_()
+    v.add_(1)
+    v *= 2
+    return v * a[:, :2]
+
+
+def source_that_a_view_updates(a: Any) -> Any:
+    b, c = a * 1, a.sin()
+    b[1].mul_(2)
+    c.add_(b)
+    b[0].mul_(3)
+    c[:1] *= b[1]
+    return c * b
+
+
+def overwritten_after_a_sine(a: Any) -> Any:
+    """Its backward reads what was saved, and no gradient."""
+    a.t().contiguous()[..., 1].sin_()
+    v = a.reshape(-1, 1)
+    v.t()[0, 1:].sin_()
+    a.zero_()
+    return v, a
+
+
 def every_other_row(a: Any) -> Any:
     a[::2] = a[1::2] * 3
     a[:, 1:] += a[:, :-1] * 2
@@ -191,7 +231,8 @@ PROGRAMS = [
     *(argument_that_is_returned, activation, sum_into_an_argument, view_of_an_argument),
     *(row_of_an_argument, argument_without_gradients, views_are_returned),
     *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
-    *(zeroed, every_other_row, rounded_quotient),
+    *(zeroed, view_of_constants, number_copied, every_other_row, rounded_quotient),
+    *(updated_by_its_new_name, source_that_a_view_updates, overwritten_after_a_sine),
 ]
 
 
@@ -565,6 +606,7 @@ KNOWN = (
     "Shapes were expected",
     "gradients take for",
     "Detected a cycle while swapping",
+    "refers to a single memory location",
 )
 """Errors of what Thunder does not trace."""
 
@@ -576,7 +618,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("first", [0, 35])
+@pytest.mark.parametrize("first", [0, 38])
 def test_gradients_of_random_programs(first: int, mode: str) -> None:
     """Programs that eager code differentiates have its gradients, or raise what is known."""
     found: Counter[str] = Counter()

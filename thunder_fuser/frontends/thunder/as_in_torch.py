@@ -13,7 +13,8 @@ losses of classes, which it does not compute for integers either.
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are, and norms
 of one value, which it refuses.
 
-*Variances by `unbiased`* and `to` with `non_blocking`, arguments that Thunder does not know.
+*Variances by `unbiased`*, `to` and `copy_` with `non_blocking`, and copies of numbers: arguments
+that Thunder does not know.
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
@@ -233,6 +234,13 @@ def _to(
     return symbol(x, *args, **kwargs)
 
 
+def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False) -> TensorProxy:
+    """Take a number, and `non_blocking`."""
+    if not isinstance(source, TensorProxy):
+        source = ltorch.full_like(x, source)
+    return symbol(x, source)
+
+
 def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
@@ -243,6 +251,7 @@ def _is_bool(x: Any) -> bool:
 
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
+    "copy_": _copy,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,

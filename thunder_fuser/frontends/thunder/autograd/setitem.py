@@ -1,11 +1,13 @@
-"""Grad transform of `x[mask] = value`, whose value may have been repeated.
+"""Grad transform of `x[index] = value` in a region, whose value may have been repeated.
 
-Thunder's own indexes the gradient by the mask, which gives as many elements as the mask has places.
+Thunder's own reads the gradient at the index. That of a mask has as many elements as the mask has
+places, and that of a list is read where a tensor says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import thunder.torch as ltorch
@@ -15,20 +17,55 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import _copy_with_setitem_grad
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put_to
-from thunder_fuser.frontends.thunder.claims.setitem import mask_of
+from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.claims.setitem import mask_in, region_of, stripped
+from thunder_fuser.frontends.thunder.claims.write_region import MOST_BOXES, Box, Region
 
 
 def _setitem(x: TensorProxy, index: Any, value: Any) -> TensorProxy:
-    mask = mask_of(x, index)
-    if mask is None or not isinstance(value, TensorProxy):
+    into = region_of(x, index)
+    is_fixed = into is None or is_static(x.shape) or all(box.is_whole for box in into.boxes)
+    if into is None or len(into.boxes) > MOST_BOXES or not is_fixed:
         found: TensorProxy = _copy_with_setitem_grad(x, index, value)
         return found
     result: TensorProxy = prims.copy_with_setitem(x, index, value)
     g = get_grad(result)
     put_grad(x, prims.copy_with_setitem(g, index, 0))
-    chosen = ltorch.reshape(mask, (*mask.shape, *(1,) * (x.ndim - mask.ndim)))
-    put_to(value, ltorch.where(chosen, g, 0.0))
+    if isinstance(value, TensorProxy):
+        part = _read(g, index, into)
+        # Torch writes a value without its leading ones.
+        ones = value.ndim - len(stripped(value.shape, part.ndim))
+        put_to(value, ltorch.reshape(part, ((1,) * ones + tuple(part.shape))))
     return result
+
+
+def _read(g: TensorProxy, index: object, into: Region) -> TensorProxy:
+    """Return the gradient of what is written, with the axes of `x[index]`: those of a mask's
+    dimensions are one, in which places that are not chosen have zeros.
+    """
+    chosen = range(0)
+    if into.mask is not None:
+        mask = mask_in(index)
+        chosen = range(into.mask, into.mask + mask.ndim)
+        shape = [g.shape[d] if d in chosen else 1 for d in range(g.ndim)]
+        g = ltorch.where(ltorch.reshape(mask, shape), g, 0.0)
+    parts = [_part(g, box, into, chosen) for box in into.boxes]
+    if not parts:
+        return ltorch.zeros(*into.sizes, dtype=g.dtype, device=g.device)
+    return parts[0] if len(parts) == 1 else ltorch.cat(parts, into.points)
+
+
+def _part(g: TensorProxy, box: Box, into: Region, chosen: range) -> TensorProxy:
+    """Return a tensor's elements in a box, with the axes of `x[index]`."""
+    starts, ends, steps = ([getattr(r, of) for r in box.runs] for of in ("start", "end", "step"))
+    inside = g if box.is_whole else prims.slice_prim(g, starts, ends, steps)
+    axes: list[tuple[int, ...]] = [() if dim is None else (dim,) for dim in box.dims]
+    if into.mask is not None and into.points is not None:
+        axes[into.points] = tuple(chosen)
+    order = [dim for axis in axes for dim in axis]
+    fixed = [dim for dim in range(g.ndim) if dim not in order]
+    sizes = [prod(inside.shape[dim] for dim in axis) for axis in axes]
+    return ltorch.reshape(ltorch.permute(inside, (*order, *fixed)), sizes)
 
 
 RULES: Mapping[PrimIDs | str, Rule] = {PrimIDs.COPY_WITH_SETITEM: _setitem}

@@ -1,4 +1,4 @@
-"""The claim of `x[index] = value`: of windows, and of masks with one value for all their places.
+"""The claim of `x[index] = value`: of regions, and of masks with one value for all their places.
 
 What is written is computed where it is, so that a kernel writes each point once: a select between
 the value and `x`. Where indices are data, or as many values are given as a mask has places, torch
@@ -8,94 +8,117 @@ writes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
-from thunder_fuser.frontends.thunder.claims.operands import data_type, refuse_symbolic
+from thunder_fuser.frontends.thunder.claims.operands import (
+    data_type,
+    refuse_symbolic,
+)
+from thunder_fuser.frontends.thunder.claims.padding import padded
+from thunder_fuser.frontends.thunder.claims.write_region import (
+    MOST_BOXES,
+    Box,
+    Mask,
+    Region,
+    entries,
+    region,
+)
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.segment.regions.joint_graph import Role
 
 
-def _window(x: TensorProxy | TensorView, index: object) -> list[tuple[int, int, bool]] | None:
-    """Return start, end and whether the dimension is kept for each dimension of `x[index]`; None
-    for an index that is no window: tensors, lists, None, steps, and positions out of range.
+def region_of(x: TensorProxy, index: object) -> Region | None:
+    """Return where an index writes into a tensor; None if that is data, or torch's error. With
+    sizes that are unknown until the function runs: those of the call that is traced.
     """
-    shape = list(map(int, x.sizes if isinstance(x, TensorView) else x.shape))
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if entries.count(Ellipsis) > 1 or len(entries) - (Ellipsis in entries) > len(shape):
+    given = entries(index)
+    if not all(_may_be_mask(e, x) for e in given if isinstance(e, TensorProxy)):
         return None
-    here = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
-    rest = [slice(None)] * (len(shape) - len(entries) + (Ellipsis in entries))
-    entries[here : here + 1] = rest
-    found = []
-    for entry, size in zip(entries, shape, strict=True):
-        if isinstance(entry, slice) and entry.step in (None, 1):
-            start, end, _ = entry.indices(size)
-            found.append((start, max(start, end), True))
-        elif type(entry) is int and -size <= entry < size:
-            found.append((entry % size, entry % size + 1, False))
-        else:
-            return None
-    return found
+    return region(_known(x.shape), [_of_a_shape(entry) for entry in given])
 
 
-def mask_of(x: TensorProxy, index: object) -> TensorProxy | None:
-    """Return the mask of an index that is one: a bool for each element of the first dimensions."""
-    mask = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-    if not isinstance(mask, TensorProxy) or data_type(mask.dtype) is not DataType.Bool:
-        return None
-    fits = 0 < mask.ndim <= x.ndim and tuple(mask.shape) == tuple(x.shape[: mask.ndim])
-    return mask if fits and mask.device == x.device else None
+def mask_in(index: object) -> Any:
+    """Return the tensor among the entries of an index."""
+    return next(entry for entry in entries(index) if isinstance(entry, TensorProxy | TensorView))
+
+
+def _may_be_mask(entry: TensorProxy, x: TensorProxy) -> bool:
+    return data_type(entry.dtype) is DataType.Bool and bool(entry.device == x.device)
+
+
+def _known(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(n.value if isinstance(n, NumberProxy) else n) for n in shape)
+
+
+def _of_a_shape(entry: object) -> object:
+    if isinstance(entry, TensorProxy | TensorView):
+        return Mask(_known(entry.sizes if isinstance(entry, TensorView) else entry.shape))
+    return entry
 
 
 def _refuse(x: TensorProxy, index: object, value: object) -> Refusal | None:
-    flat = [index] if not isinstance(index, tuple) else [*index]
+    flat = entries(index)
     bounds = [n for e in flat if isinstance(e, slice) for n in (e.start, e.stop, e.step)]
     if refused := refuse_symbolic(*bounds, *(e for e in flat if not isinstance(e, slice)), value):
         return refused
     where = f"x[{_spelled(index)}] = .. of a tensor {list(x.shape)}"
-    mask = mask_of(x, index)
-    if mask is not None:
-        sizes = list(x.shape[mask.ndim :])
-        return _refuse_value(x, value, sizes, "what a mask selects, which is", same_dtype=True)
-    if any(isinstance(e, TensorProxy) for e in flat):
-        text = f"{where} writes where a tensor says; use ints and slices of step 1, or a mask of"
-        return Refusal("unclaimed", f"{text} the first dimensions' sizes")
-    window = _window(x, index)
-    if window is None:
-        text = f"{where} is no window of it; use ints and slices of step 1 that lie inside"
+    found = region_of(x, index)
+    if found is None and any(isinstance(e, TensorProxy) for e in flat):
+        text = f"{where} writes where a tensor says; use ints, slices and lists of ints, or one"
+        return Refusal("unclaimed", f"{text} mask of some dimensions' sizes")
+    if found is None:
+        text = f"{where} is no region of it; use ints, lists of ints and slices that lie inside"
         return Refusal("index", text)
-    sizes = [end - start for start, end, stays in window if stays]
-    return _refuse_value(x, value, sizes, "a window", same_dtype=False)
+    if len(found.boxes) > MOST_BOXES:
+        text = f"{where} writes {len(found.boxes)} windows, of which a kernel selects between"
+        return Refusal("index", f"{text} {MOST_BOXES}; use a mask, or positions in even steps")
+    return _refuse_value(x, value, found)
 
 
-def _refuse_value(
-    x: TensorProxy, value: object, sizes: Sequence[int], place: str, *, same_dtype: bool
-) -> Refusal | None:
-    """Return why torch writes a value to a place of these sizes. `same_dtype`: torch converts no
-    tensors there.
-    """
+def stripped(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return the sizes that torch gives a value: without leading ones beyond a region's rank."""
+    sizes = [*map(int, shape)]
+    while len(sizes) > rank and sizes[0] == 1:
+        del sizes[0]
+    return tuple(sizes)
+
+
+def _refuse_value(x: TensorProxy, value: object, into: Region) -> Refusal | None:
+    """Return why torch writes a value to a region."""
     target = data_type(x.dtype)
     if not isinstance(value, TensorProxy):
         return _refuse_number(value, target)
-    shape, last = list(value.shape), list(sizes[max(len(sizes) - value.ndim, 0) :])
+    sizes = into.sizes
+    shape = stripped(value.shape, len(sizes))
+    last = sizes[max(len(sizes) - len(shape), 0) :]
     if len(shape) > len(sizes) or any(n not in (1, m) for n, m in zip(shape, last, strict=True)):
-        text = f"a value {shape} does not broadcast to {place} {list(sizes)}"
+        place = "a window" if into.mask is None else "what a mask selects, which is"
+        text = f"a value {list(value.shape)} does not broadcast to {place} {_shown(into)}"
         return Refusal("shape", f"{text}; reshape the value to {list(sizes)}")
     source = data_type(value.dtype)
-    if same_dtype and source is not target:
+    if into.points is not None and source is not target:
         text = f"torch raises an error for a value of {source.name} in a tensor of {target.name}"
-        return Refusal("dtype", f"{text} where a mask says; cast the value")
+        return Refusal("dtype", f"{text} where a mask or a list says; cast the value")
     if source.category > max(target.category, Category.FLOAT):
         text = f"torch warns of a value of {source.name} in a tensor of {target.name}"
         return Refusal("dtype", f"{text}; write value.real")
     return None
+
+
+def _shown(into: Region) -> str:
+    """Return the sizes of `x[index]`, of which a mask leaves one open."""
+    sizes = [*map(str, into.sizes)]
+    if into.mask is not None and into.points is not None:
+        sizes[into.points] = "any number"
+    return f"[{', '.join(sizes)}]"
 
 
 def _refuse_number(value: object, target: DataType) -> Refusal | None:
@@ -122,37 +145,49 @@ def _spelled(index: object) -> str:
 
 
 def _build(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
-    mask = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-    return _masked(b, x, mask, value) if isinstance(mask, TensorView) else _put(b, x, index, value)
-
-
-def _masked(b: FusionBuilder, x: TensorView, mask: TensorView, value: Val) -> Val:
-    """A copy of `x` with `value` where a mask of its first dimensions is True."""
-    chosen = b.broadcast_in_dim(mask, x.sizes, range(mask.rank))
+    """A copy of `x` with `value` in a region: for each box a select, by a padded mask, of the
+    padded value.
+    """
+    into = region(x.sizes, [_of_a_shape(entry) for entry in entries(index)])
+    assert into is not None
     if isinstance(value, TensorView):
-        value = b.broadcast_in_dim(value, x.sizes, range(x.rank - value.rank, x.rank))
-    else:
-        value = b.full(x.sizes, value, x.dtype)
-    return b.pointwise("where", chosen, value, x)
+        shape, axes = stripped(value.sizes, len(into.sizes)), range(len(into.sizes))
+        value = b.reshape(b.cast_tensor(value, x.dtype), shape)
+        value = b.broadcast_in_dim(value, into.sizes, axes[len(axes) - len(shape) :])
+    found = x
+    for box in into.boxes:
+        widths = [run.padding for run in box.runs]
+        if isinstance(value, TensorView):
+            inside = padded(b, _inside(b, into, box, value), widths)
+        else:
+            inside = b.full(x.sizes, value, x.dtype)
+        mask = padded(b, _chosen(b, into, box, index), widths, False)
+        found = _tensor(b.pointwise("where", mask, inside, found))
+    return found if into.boxes else b.set(x)
 
 
-def _put(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
-    """A copy of `x` with `value` in a window: a select by a padded mask, from the padded value."""
-    window = _window(x, index)
-    assert window is not None
-    sizes = [end - start for start, end, _ in window]
-    if 0 in sizes:
-        return b.set(x)
-    if isinstance(value, TensorView):
-        kept = [k for k, (*_, stays) in enumerate(window) if stays]
-        cast = b.cast_tensor(value, x.dtype)
-        inside = b.broadcast_in_dim(cast, sizes, kept[len(kept) - value.rank :])
-    else:
-        inside = b.full(sizes, value, x.dtype)
-    ends = [(start, n - end) for (start, end, _), n in zip(window, x.domain.shape, strict=True)]
-    widths = [width for pair in reversed(ends) for width in pair]
-    mask = b.pad(b.full(sizes, True, DataType.Bool), widths, False)
-    return b.pointwise("where", mask, b.pad(inside, widths), x)
+def _inside(b: FusionBuilder, into: Region, box: Box, value: TensorView) -> TensorView:
+    """The part of a value, broadcast to the region, that goes to one of its boxes."""
+    if into.points is not None:
+        start, end = [0] * value.rank, [*value.sizes]
+        start[into.points], end[into.points] = box.points.start, box.points.stop
+        value = b.slice(value, start, end)
+    value = b.squeeze(value, [k for k, dim in enumerate(box.dims) if dim is None])
+    dims = sorted(dim for dim in box.dims if dim is not None)
+    return b.broadcast_in_dim(b.permute(value, box.order), box.sizes, dims)
+
+
+def _chosen(b: FusionBuilder, into: Region, box: Box, index: object) -> TensorView:
+    """Which points of a box are written."""
+    if into.mask is None:
+        return b.full(box.sizes, True, DataType.Bool)
+    mask = _tensor(mask_in(index))
+    return b.broadcast_in_dim(mask, box.sizes, range(into.mask, into.mask + mask.rank))
+
+
+def _tensor(value: object) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value
 
 
 CLAIMS = {PrimIDs.COPY_WITH_SETITEM: Claim(Role.JOIN, _refuse, _build)}

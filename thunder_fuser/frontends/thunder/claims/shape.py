@@ -11,6 +11,7 @@ from thunder_fuser.frontends.thunder.claims import setitem
 from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.layout import lying_as
 from thunder_fuser.frontends.thunder.claims.operands import refuse_symbolic
+from thunder_fuser.frontends.thunder.claims.padding import padded
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView, Val
@@ -18,11 +19,7 @@ from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def _refuse_pad(x: object, value: object, config: Sequence[tuple[int, int, int]]) -> Refusal | None:
-    if refused := refuse_symbolic(*config):
-        return refused
-    if any(dilation for _, _, dilation in config):
-        return Refusal("dilation", "a pad that also inserts elements in between stays with torch")
-    return None
+    return refuse_symbolic(*config)
 
 
 def _refuse_clone(x: object, **options: object) -> Refusal | None:
@@ -42,8 +39,7 @@ def _cat(b: FusionBuilder, tensors: Sequence[TensorView], dim: int) -> Val:
 def _pad(
     b: FusionBuilder, x: TensorView, value: Val, config: Sequence[tuple[int, int, int]]
 ) -> Val:
-    widths = [width for low, high, _ in reversed(config) for width in (low, high)]
-    return b.pad(x, widths, value)
+    return padded(b, x, config, value)
 
 
 def _same(b: FusionBuilder, x: TensorView) -> Val:

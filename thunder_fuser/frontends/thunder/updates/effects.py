@@ -1,17 +1,18 @@
-"""Symbols that are in a trace for what they do, such as a check: functions of tensors that return
-nothing, and that Thunder keeps.
+"""Symbols that are in a trace for what they do, such as a check: functions of tensors that Thunder
+keeps, though nothing reads what they return.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from thunder.core.prims import OpTags
 from thunder.core.symbol import BoundSymbol, Symbol
 
 
-def effect(name: str, function: Callable[..., None]) -> Symbol:
-    """Return the symbol that calls a function for its effect."""
+def effect(name: str, function: Callable[..., object], executor: Any = None) -> Symbol:
+    """Return the symbol that calls a function for its effect. `executor`: that has claimed it."""
 
     def meta(*tensors: object, **options: object) -> None:
         return None
@@ -26,4 +27,5 @@ def effect(name: str, function: Callable[..., None]) -> Symbol:
         is_prim=True,
         tags=(OpTags.DONT_DCE,),
         _bind_postprocess=give_context,
+        executor=executor,
     )

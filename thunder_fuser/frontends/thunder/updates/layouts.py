@@ -28,10 +28,11 @@ from thunder_fuser.frontends.thunder.updates.effects import effect
 
 _Strides = tuple[int, ...]
 
-_noted: weakref.WeakKeyDictionary[Any, dict[int, tuple[object, _Strides]]]
+_Noted = tuple[object, _Strides, weakref.ref[torch.Tensor]]
+_noted: weakref.WeakKeyDictionary[Any, dict[int, _Noted]]
 _noted = weakref.WeakKeyDictionary()
-"""Provenance and strides of the arguments of the call that is traced, by compile data and `id` of
-the provenance, which a proxy keeps as its name changes.
+"""Provenance, strides and tensor of the arguments of the call that is traced, by compile data and
+`id` of the provenance, which a proxy keeps as its name changes.
 """
 
 
@@ -39,15 +40,23 @@ def _proxy(original: Callable[..., TensorProxy], t: torch.Tensor, /, **options: 
     """Return the proxy of an argument, whose strides are noted."""
     found = original(t, **options)
     if (data := get_compile_data()) is not None and t.layout is torch.strided:
-        _noted.setdefault(data, {})[id(found.history)] = found.history, t.stride()
+        noted = found.history, t.stride(), weakref.ref(t)
+        _noted.setdefault(data, {})[id(found.history)] = noted
     return found
+
+
+def tensor_of(x: TensorProxy) -> torch.Tensor | None:
+    """Return the argument in the call that is traced, if it is a plain tensor in memory."""
+    noted = _noted.get(get_compile_data(), {}).get(id(x.history))
+    t = None if noted is None else noted[2]()
+    return t if type(t) in (torch.Tensor, torch.nn.Parameter) else None
 
 
 def _strides_of(x: TensorProxy) -> _Strides:
     """Return the strides of an argument in the call that is traced; row-major if unknown."""
-    _, strides = _noted.get(get_compile_data(), {}).get(id(x.history), (None, ()))
-    if len(strides) == x.ndim:
-        return strides
+    noted = _noted.get(get_compile_data(), {}).get(id(x.history))
+    if noted is not None and len(noted[1]) == x.ndim:
+        return noted[1]
     dense: _Strides = torch.empty(x.shape, device="meta").stride()
     return dense
 

@@ -22,9 +22,10 @@ import thunder
 import torch
 from thunder.core import prims, update_aliases
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import CollectionProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.trace import TraceCtx, from_trace, tracectx
 from thunder.core.utils import Variable
 from thunder.transforms import autodiff
 
@@ -34,6 +35,7 @@ from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.updates import layouts
 from thunder_fuser.frontends.thunder.updates.effects import effect
 from thunder_fuser.frontends.thunder.updates.gathered_views import refuse_updates_through_gathers
+from thunder_fuser.frontends.thunder.updates.operands import with_operands_read, without_marks
 from thunder_fuser.frontends.thunder.updates.seen_updates import check_of_updates, seen_updates
 
 _UPDATED = "updated arguments"
@@ -43,6 +45,8 @@ _POSITIONS = "positions of updated arguments"
 """Key of their positions among the arguments."""
 _CHECKED, _VIEWED = "checked arguments", "updated through views"
 """Keys of the arguments that autograd has to let the trace update, and whether through a view."""
+_INCOMING = "cotangents"
+"""Thunder's name of the incoming gradients, a list, in a backward."""
 _RESULTS = "results"
 """Key of the number of results that the user gets."""
 
@@ -72,9 +76,12 @@ def _requires_grad(x: object) -> bool:
 
 def _insert_alias_updates(trace: TraceCtx, groups: Sequence[Sequence[int]]) -> TraceCtx:
     """Insert `update_aliases`; return the arguments to autograd, and those updated."""
-    found = _insert_of_thunder(trace, groups)
-    returned = returned_by(trace)
-    if found is trace or not is_patched() or "flat_args" not in returned:
+    if not is_patched() or not any(map(update_aliases._is_inplace_op, trace.bound_symbols)):
+        return _insert_of_thunder(trace, groups)
+    trace = with_operands_read(trace)
+    found = without_marks(_insert_of_thunder(trace, groups))
+    trace, returned = without_marks(trace), returned_by(trace)
+    if "flat_args" not in returned:
         return found
     arguments, last = returned["flat_args"], returned_by(found)["flat_args"]
     if any(map(_requires_grad, arguments)):
@@ -139,8 +146,45 @@ def _split(trace: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
     if backward is None and updated:
         # Nothing will be connected: what is written has no gradient, and what was there none more.
         told = [arguments[k] for k in returned[_POSITIONS]]
-        forward.bound_symbols.insert(-1, _cut.bind(*told, output=None))
+        forward = _with_history_cut(forward, told)
+    if backward is not None:
+        _drop_unread(backward)
     return forward, backward
+
+
+def _drop_unread(backward: TraceCtx) -> None:
+    """Let a backward that reads none of the incoming gradients drop them, as Thunder expects: what
+    results depend on may all have been overwritten.
+    """
+    given = backward.args[1]
+    names = {x.name for x in given if isinstance(x, Proxy)}
+    if not any(x.name in names for s in backward.bound_symbols for x in s.flat_proxy_args):
+        backward.names.discard(_INCOMING)
+        with tracectx(backward):
+            incoming = CollectionProxy(given, name=_INCOMING)
+        start = sum(s.sym.id is PrimIDs.UNPACK_TRIVIAL for s in backward.bound_symbols)
+        backward.bound_symbols.insert(start, _drop.bind(incoming, output=None))
+
+
+def _with_history_cut(trace: TraceCtx, told: Sequence[TensorProxy]) -> TraceCtx:
+    """Return a forward that tells autograd of constants written into arguments. Results that are
+    views of these are detached: made without gradients, they could not be asked for theirs.
+    """
+    aliases = Aliases(trace, Recorded(trace, {}))
+    memories, known = ({of(x.name) for x in told} for of in (aliases.memory, aliases.tensor))
+    results = {key: returned_by(trace)[key] for key in ("output", "flat_output")}
+    views = {
+        x.name: x
+        for x in results["flat_output"]
+        if isinstance(x, TensorProxy) and aliases.memory(x.name) in memories
+        if aliases.tensor(x.name) not in known
+    }
+    with tracectx(trace):
+        swaps = {name: TensorProxy(like=x, requires_grad=False) for name, x in views.items()}
+    cut = _cut.bind(tuple(told), tuple(views.values()), output=tuple(swaps.values()))
+    found = _returning(trace, tree_map(lambda x: swaps.get(getattr(x, "name", ""), x), results))
+    found.bound_symbols.insert(-1, cut)
+    return found
 
 
 def _tied_to_forward(trace: TraceCtx) -> Iterator[Proxy]:
@@ -223,14 +267,21 @@ class _Written(torch.autograd.Function):  # type: ignore[misc]
         return torch.zeros_like(gradient), gradient
 
 
-def _without_history(*arguments: torch.Tensor) -> None:
-    """Tell autograd that constants were written into these arguments."""
+def _without_history(
+    arguments: Sequence[torch.Tensor], views: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Tell autograd that constants were written into these arguments; return views of them without
+    gradients.
+    """
+    detached = tuple(x.detach() for x in views)
     with torch.enable_grad():
         for x in arguments:
             if x.requires_grad:
                 _Written.apply(x, x.detach())
+    return detached
 
 
+_drop = effect("fuser_drop", lambda gradients: gradients.clear())
 _cut = effect("fuser_cut_history", _without_history)
 
 
