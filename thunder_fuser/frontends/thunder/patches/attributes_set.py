@@ -83,7 +83,7 @@ def _process_changes(ctx: Any, epilogue: TraceCtx) -> None:
 def _is_made_in_trace(place: ProvenanceRecord) -> bool:
     while place.inst in (PseudoInst.LOAD_ATTR, PseudoInst.BINARY_SUBSCR):
         place = place.inputs[0]
-    return jit_ext.is_created_during_tracing(place)
+    return bool(jit_ext.is_created_during_tracing(place))
 
 
 def _write_attributes(owner: ProvenanceRecord, changes: Any, epilogue: TraceCtx) -> None:

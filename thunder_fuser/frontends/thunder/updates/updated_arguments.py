@@ -182,7 +182,7 @@ def _with_history_cut(trace: TraceCtx, told: Sequence[TensorProxy]) -> TraceCtx:
     with tracectx(trace):
         swaps = {name: TensorProxy(like=x, requires_grad=False) for name, x in views.items()}
     cut = _cut.bind(tuple(told), tuple(views.values()), output=tuple(swaps.values()))
-    found = _returning(trace, tree_map(lambda x: swaps.get(getattr(x, "name", ""), x), results))
+    found = returning(trace, tree_map(lambda x: swaps.get(getattr(x, "name", ""), x), results))
     found.bound_symbols.insert(-1, cut)
     return found
 
