@@ -20,13 +20,13 @@ from thunder.core.interpreter import (
     unwrap,
     wrap_const,
 )
-from thunder.core.module import ThunderModule
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.value_guards import as_given
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]
@@ -35,7 +35,7 @@ _ATTRIBUTES = "__dict__"
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
-    setattr(target._model if isinstance(target, ThunderModule) else target, name, value)
+    setattr(target, name, value)
 
 
 _set_attribute_symbol = ex.register_operator(
@@ -87,7 +87,7 @@ def _is_made_in_trace(place: ProvenanceRecord) -> bool:
 
 
 def _write_attributes(owner: ProvenanceRecord, changes: Any, epilogue: TraceCtx) -> None:
-    target = Proxy(history=owner)
+    target = Proxy(history=as_given(owner))
     last = {unwrap(key): value for _, _, key, value in changes}
     with tracectx(epilogue):
         epilogue.add_name(target.name)

@@ -20,13 +20,13 @@ from __future__ import annotations
 import copy
 import enum
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from thunder.core import jit_ext
 from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, PseudoInst
-from thunder.core.module import ThunderModule
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.executors.pythonex import ex
@@ -70,7 +70,7 @@ class _Same(Expected):
 
 class _OfType(Expected):
     def holds(self, given: Any) -> bool:
-        return type(_original_module(given)) is self.value
+        return type(given) is self.value
 
 
 class _OfCode(Expected):
@@ -114,7 +114,7 @@ class _Submodules(Expected):
         return "the submodules of its first call"
 
     def holds(self, given: Any) -> bool:
-        modules = _original_module(given)._modules
+        modules = given._modules
         if self.count not in (None, len(modules)):
             return False
         # A loop, and no call for a module without submodules: this runs at each call of a model.
@@ -123,10 +123,6 @@ class _Submodules(Expected):
             if type(module) is not kind or (inside.value and not inside.holds(module)):
                 return False
         return True
-
-
-def _original_module(given: Any) -> Any:
-    return given._model if isinstance(given, ThunderModule) else given
 
 
 def expected_of(value: Any) -> Expected | None:
@@ -220,7 +216,14 @@ def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
 
 
 def _add(ctx: Any, place: ProvenanceRecord, expected: Expected) -> None:
-    ctx.add_constraint((_check_symbol, Proxy(history=place), expected))
+    ctx.add_constraint((_check_symbol, Proxy(history=as_given(place)), expected))
+
+
+def as_given(place: ProvenanceRecord) -> ProvenanceRecord:
+    """Return the place of an object itself. A module's place has a flag by which Thunder takes the
+    compiled module in its stead; transforms such as DDP expect to find that once.
+    """
+    return replace(place, ext_flag=0)
 
 
 def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
