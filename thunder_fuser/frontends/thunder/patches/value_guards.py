@@ -77,17 +77,20 @@ class _OfCode(Expected):
     """Code of a function or method, and its defaults, which are constants of a program."""
 
     def holds(self, given: Any) -> bool:
-        if getattr(given, "__code__", None) is not self.value.__code__:
-            return False
-        theirs, ours = _defaults(given), _defaults(self.value)
-        return len(theirs) == len(ours) and all(
+        constants = _constants_of(given)
+        return len(constants) == len(self.value) and all(
             a is b or (type(a) is type(b) and isinstance(a, _GUARDED_BY_THUNDER) and a == b)
-            for a, b in zip(theirs, ours, strict=True)
+            for a, b in zip(constants, self.value, strict=True)
         )
 
 
-def _defaults(function: Any) -> tuple[Any, ...]:
-    return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+def _constants_of(function: Any) -> tuple[Any, ...]:
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        return ()
+    named = (function.__kwdefaults__ or {}).values()
+    return (function.__code__, *(function.__defaults__ or ()), *named)
 
 
 class _OfKeys(Expected):
@@ -130,7 +133,7 @@ def expected_of(value: Any) -> Expected | None:
     if isinstance(value, (*_GUARDED_BY_THUNDER, *_NOT_GUARDED)):
         return None
     if isinstance(value, FunctionType | MethodType):
-        return _OfCode(value)
+        return _OfCode(_constants_of(value))
     if isinstance(value, type | enum.Enum):
         return _Same(value)
     if isinstance(value, dict) and type(value) is not dict:
