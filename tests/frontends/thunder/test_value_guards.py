@@ -198,6 +198,43 @@ def test_a_model_has_one_guard_of_its_submodules() -> None:
     assert prologue.count("check_value(") < 8
 
 
+def test_properties_have_the_values_of_the_trace() -> None:
+    """Devices, dtypes and shapes of parameters are Thunder's own while a function is traced."""
+
+    class Properties(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        @property
+        def device(self) -> torch.device:
+            return self.linear.weight.device
+
+        @property
+        def dtype(self) -> torch.dtype:
+            return next(self.parameters()).dtype
+
+        @property
+        def sizes(self) -> torch.Size:
+            return self.linear.weight.shape
+
+        @property
+        def pair(self) -> dict[str, Any]:
+            return {"shape": self.sizes, "weight": self.linear.weight, "none": None}
+
+        def forward(self, x: Tensor) -> Tensor:
+            device = "cpu" if self.device == x.device else "meta"
+            made = torch.ones(self.sizes, device=device, dtype=self.dtype)
+            return self.linear(x) @ made * self.pair["weight"].sum() + len(self.pair["shape"])
+
+    model = Properties()
+    compiled = thunder.jit(model, executors=[thunder_fuser.executor])
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert thunder.cache_misses(compiled) == 1
+
+
 def test_functions_of_modules_of_python_are_constant() -> None:
     """A guard for each `operator.mul` would be of code, which no program replaces."""
     compiled = thunder.jit(lambda x: operator.mul(x, torch.sin(x)), executors=EXECUTORS)

@@ -25,7 +25,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from thunder.core import jit_ext
+from thunder.core import devices, dtypes, jit_ext
 from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, PseudoInst
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
@@ -46,7 +46,8 @@ _OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"}
 _GUARDED_BY_THUNDER = (int, float, complex, str, slice)
 _OWNERS_OF_FUNCTIONS = (type(None), ModuleType, type)
 _OUTERMOST = len(("root", "forward", "__func__"))
-_NOT_GUARDED = (CellType, CodeType, ModuleType, Proxy)
+_OF_THE_TRACE = (Proxy, dtypes.dtype, devices.Device)
+_NOT_GUARDED = (CellType, CodeType, ModuleType)
 
 
 class Expected:
@@ -161,6 +162,8 @@ _check_symbol = ex.register_operator(
 )
 _seen: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
 """Places that have a guard, by trace: a global name is met wherever it is read."""
+_made: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
+"""Places whose value is one of the trace, by trace: the caller's has other parts."""
 _modules: WeakKeyDictionary[Any, dict[ProvenanceRecord, _Submodules]] = WeakKeyDictionary()
 """Types of submodules that a trace expects, by the place of the module that has them all."""
 
@@ -179,13 +182,16 @@ def _guard(value: Any) -> None:
     if path is None or not jit_ext.should_register_for_prologue(place):
         return
     ctx = jit_ext.get_jit_ctx()
-    if path in _seen.setdefault(ctx, set()):
+    seen, made = _seen.setdefault(ctx, set()), _made.setdefault(ctx, set())
+    if isinstance(value.value, _OF_THE_TRACE):
+        made.add(path)
+    if path in seen or any(path[:k] in made for k in range(len(path) + 1)):
         return
     members = path[-1] if place.inst is PseudoInst.LOAD_ATTR else path[-2]
     if members == _SUBMODULES:
         _guard_submodules(ctx, value)
     elif not _is_code(value.value, path, place) and (expected := expected_of(value.value)):
-        _seen[ctx].add(path)
+        seen.add(path)
         _add(ctx, _readable(place, value.value), expected)
 
 
