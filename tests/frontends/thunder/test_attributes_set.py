@@ -133,3 +133,17 @@ def test_an_attribute_of_an_argument_is_set() -> None:
     for _ in range(3):
         torch.testing.assert_close(compiled(x, ours), run(x, theirs))
         assert shown(ours) == shown(theirs)
+
+
+def test_an_object_with_tensors_is_refused() -> None:
+    def run(x: Tensor, options: Options) -> Tensor:
+        made = Options()
+        made.kind = x * 2
+        options.kind = made
+        return x + 1
+
+    compiled = thunder.jit(run, executors=[thunder_fuser.executor])
+    with pytest.raises(
+        NotImplementedError, match=r"attribute kind is set to an object of .*Options"
+    ):
+        compiled(torch.randn(5), Options())

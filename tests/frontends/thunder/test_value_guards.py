@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import functools
 import operator
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,6 +235,39 @@ def test_properties_have_the_values_of_the_trace() -> None:
         x = torch.randn(3, 4)
         torch.testing.assert_close(compiled(x), model(x))
     assert thunder.cache_misses(compiled) == 1
+
+
+def test_what_is_made_at_each_reading_has_no_guard() -> None:
+    class Making(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.queue = deque([1, 2])
+
+        @property
+        def function(self) -> Callable[[Tensor], Tensor]:
+            return lambda x: x * 2
+
+        @property
+        def token(self) -> object:
+            return object()
+
+        @functools.cached_property
+        def options(self) -> SimpleNamespace:
+            return SimpleNamespace(scale=3)
+
+        def __getattr__(self, name: str) -> Any:
+            return 5 if name == "made" else super().__getattr__(name)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.function(x) * len(self.queue) * self.made * self.options.scale
+            return y if self.token is not None else x
+
+    model = Making()
+    compiled = thunder.jit(model, executors=[thunder_fuser.executor])
+    for _ in range(3):
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x), x * 60)
+    assert thunder.cache_misses(compiled) <= 2
 
 
 def test_functions_of_modules_of_python_are_constant() -> None:

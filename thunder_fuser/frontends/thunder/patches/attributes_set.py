@@ -22,6 +22,7 @@ from thunder.core.interpreter import (
 )
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
@@ -35,7 +36,7 @@ _ATTRIBUTES = "__dict__"
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
-    setattr(target, name, value)
+    setattr(target, name, value.value if isinstance(value, _Constant) else value)
 
 
 _set_attribute_symbol = ex.register_operator(
@@ -92,7 +93,28 @@ def _write_attributes(owner: ProvenanceRecord, changes: Any, epilogue: TraceCtx)
     with tracectx(epilogue):
         epilogue.add_name(target.name)
         for name, value in last.items():
-            _set_attribute_symbol(target, name, jit_ext.build_value_from_wrapped(value))
+            _set_attribute_symbol(target, name, _built(name, value))
+
+
+class _Constant:
+    """An object that the trace has made, of which the epilogue knows no parts."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _built(name: str, value: WrappedValue) -> Any:
+    try:
+        return jit_ext.build_value_from_wrapped(value)
+    except NotImplementedError:
+        parts = getattr(unwrap(value), "__dict__", {}).values()
+        if any(isinstance(x, Proxy) for x in tree_iter(list(parts))):
+            raise NotImplementedError(
+                f"attribute {name} is set to an object of {type(unwrap(value))} with tensors of "
+                "the compiled function; set tensors, numbers, or lists, dictionaries and "
+                "dataclasses of these, and make the object outside"
+            ) from None
+        return _Constant(unwrap(value))
 
 
 def register() -> None:

@@ -19,16 +19,19 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from thunder.core import devices, dtypes, jit_ext
+from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, PseudoInst
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
+from thunder.core.trace import TraceCtx
 from thunder.executors.pythonex import ex
 from torch.nn import Module
 
@@ -274,6 +277,46 @@ def _readable(place: ProvenanceRecord, value: Any) -> ProvenanceRecord:
     return place
 
 
+def _unpack_inputs(
+    original: Callable[..., Any],
+    ctx: Any,
+    prologue: TraceCtx,
+    to_computation: Any,
+    to_epilogue: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Make the prologue with the guards that hold now: what is made anew whenever it is read, such
+    as an iterator that a property returns, has none.
+    """
+    if is_patched():
+        data = get_compile_data()
+        assert data is not None
+        roots = dict(zip(_ROOTS, (data.fn, args, kwargs), strict=True))
+        ctx._constraints = [c for c in ctx._constraints if _holds(c, roots)]
+    return original(ctx, prologue, to_computation, to_epilogue, args, kwargs)
+
+
+def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
+    symbol, *arguments = constraint
+    if symbol is not _check_symbol:
+        return True
+    proxy, expected = arguments
+    try:
+        found: bool = expected.holds(_read(proxy.history, roots))
+    except Exception:  # of the caller's code, as it is read once more
+        return False
+    return found
+
+
+def _read(place: ProvenanceRecord, roots: Mapping[PseudoInst, Any]) -> Any:
+    if place.inst not in _SUBSCRIPTS:
+        return roots[place.inst]
+    owner, key = _read(place.inputs[0], roots), place.inputs[1].value
+    return getattr(owner, key) if place.inst is PseudoInst.LOAD_ATTR else owner[key]
+
+
 def register() -> None:
-    """Patch Thunder's interpreter to use `_wrapped`."""
+    """Patch Thunder's interpreter to use `_wrapped`, and its prologues `_unpack_inputs`."""
     jit_ext.general_jit_callbacks[_CALLBACK] = _wrapped
+    jit_ext.unpack_inputs = partial(_unpack_inputs, jit_ext.unpack_inputs)
