@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -88,8 +89,12 @@ def a_norm(self: Any, x: Tensor) -> Tensor:
     return (y * nn.LayerNorm(8, elementwise_affine=False)(x) * x).sum()
 
 
+def a_generator(self: Any, x: Tensor) -> Tensor:
+    return self.linear(x).sum() * random.Random(7).randint(2, 9)
+
+
 PROGRAMS = [number, flag, string, tensors, containers, of_another_object, made_once]
-MAKING = [a_loss, a_sequence, a_norm]
+MAKING = [a_loss, a_sequence, a_norm, a_generator]
 
 
 def shown(value: Any) -> Any:

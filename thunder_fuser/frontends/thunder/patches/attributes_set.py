@@ -27,7 +27,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.value_guards import as_given
+from thunder_fuser.frontends.thunder.patches.value_guards import as_given, path_of
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]
@@ -74,7 +74,9 @@ def _process_changes(ctx: Any, epilogue: TraceCtx) -> None:
             if changed.provenance.inst is PseudoInst.LOAD_ATTR and _is_made_in_trace(owner):
                 continue
             if changed.provenance.inputs[1].value == _ATTRIBUTES:
-                _write_attributes(owner, changes, epilogue)
+                # An object without a place was made by the trace, as a `random.Random` is.
+                if path_of(owner) is not None:
+                    _write_attributes(owner, changes, epilogue)
             else:
                 others[changed] = changes
         ctx._additional_outputs = others
