@@ -44,7 +44,7 @@ _ROOTS = (PseudoInst.INPUT_FN, PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 _GLOBALS = "__globals__"
 _MEMBERS = jit_ext.MODULE_MEMBER_DICT_ATTRS
 _SUBMODULES = "_modules"
-_OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"}
+_OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"} - _MEMBERS
 
 _GUARDED_BY_THUNDER = (int, float, complex, str, slice)
 _OWNERS_OF_FUNCTIONS = (type(None), ModuleType, type)
@@ -255,7 +255,8 @@ def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool
     the globals of another function than the outermost.
     """
     *owners, name = path
-    if place.inputs[0].ext_flag & jit_ext.EXT_FLAG_IS_MODULE and name in _OF_EVERY_MODULE:
+    # The hooks of a module, and its dictionaries: Thunder's module has others of its own.
+    if name in _MEMBERS or not _OF_EVERY_MODULE.isdisjoint(path):
         return True
     is_attribute = place.inst is PseudoInst.LOAD_ATTR
     if is_attribute and (not name.isidentifier() or name.startswith("__")):
