@@ -13,8 +13,8 @@ losses of classes, which it does not compute for integers either.
 *Batch norms of empty tensors*, which in torch leave the running statistics as they are, and norms
 of one value, which it refuses.
 
-*Variances by `unbiased`*, `to` and `copy_` with `non_blocking`, and copies of numbers: arguments
-that Thunder does not know.
+*Variances by `unbiased`*, `to` and `copy_` with `non_blocking`, copies of numbers, and `index_add`
+with `alpha`: arguments that Thunder does not know.
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
@@ -241,6 +241,13 @@ def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False
     return symbol(x, source)
 
 
+def _index_add(
+    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
+) -> TensorProxy:
+    """Take `alpha`, a factor of the source."""
+    return symbol(x, dim, index, source if alpha == 1 else ltorch.mul(source, alpha))
+
+
 def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
@@ -252,6 +259,8 @@ def _is_bool(x: Any) -> bool:
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
     "copy_": _copy,
+    "index_add": _index_add,
+    "index_add_": _index_add,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,
