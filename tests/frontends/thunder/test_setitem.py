@@ -92,6 +92,10 @@ MASKS = [
     ((ALL, MASK[:5]), [6, 1, 1]),
     ((..., None, MASK[:4]), [5, 1, 1]),
     ((ALL, torch.arange(20).view(5, 4) % 3 == 0), [6, 1]),
+    (torch.tensor(True), [5, 4]),
+    ((slice(1, 3), torch.tensor(False)), [4]),
+    ((0, torch.tensor(True)), [1, 5, 4]),
+    ((..., torch.tensor(True), None), 2.0),
 ]
 
 
