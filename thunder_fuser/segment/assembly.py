@@ -137,7 +137,7 @@ class PlanAssembly:
                 for g in self.groups
             ],
             [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
-            {t: graph.sliced.pieces[t] for t in graph.sliced.memory},
+            graph.sliced.memory.keys(),
         )
 
     def _segments(self) -> list[Segment]:

@@ -8,9 +8,8 @@ data-dependent indices, which may be out of range, inputs are updated after all 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from thunder_fuser.analysis.layout import address_in, loop_order
 from thunder_fuser.ir.dag import backward_slice
@@ -41,11 +40,11 @@ def updates_in_place(
     placement: Placement,
     kernels: Sequence[Writer],
     calls: Sequence[Writer] = (),
-    windows: Mapping[TensorView, Sequence[TensorView]] = MappingProxyType({}),
+    windows: Collection[TensorView] = (),
 ) -> dict[TensorView, TensorView]:
     """Return value -> target of the updates that their kernel writes directly, and place them
-    there. Inputs that `calls` of torch read are not overwritten before. `windows`: the pieces of
-    values of which kernels write no more.
+    there. Inputs that `calls` of torch read are not overwritten before. `windows`: values of which
+    kernels write no more than pieces, where nothing is read of the inputs.
     """
     if not fusion.updates or any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
@@ -73,7 +72,7 @@ def updates_in_place(
         for source in check.sources(tensor) if tensor.numel else ():
             if source in readers:
                 readers[source].append(tensor)
-    while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
+    while unsafe := [v for v in found if v not in windows and not check.may_overwrite(v, found)]:
         for value in unsafe:
             del found[value]
     for value, target in found.items():
@@ -98,7 +97,7 @@ class _Check:
         readers = self.readers[target]
         if not readers:
             return True
-        if value not in self.kernel or self.kernel[value].is_reduction:
+        if self.kernel[value].is_reduction:
             return False
         order = loop_order(value, self.layouts[target])
         for tensor in readers:

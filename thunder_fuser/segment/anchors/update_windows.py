@@ -3,7 +3,8 @@
 The new value of `x` is a select between the value and `x`, for each window. A kernel over all of
 its points would read and write all of `x`: for one position of a key-value cache, a thousand times
 the bytes. Here windows are pieces, which kernels write into the memory of `x`; the rest of the new
-value is there already. What reads the new value runs in later kernels.
+value is there already. What reads the new value runs in later kernels; of old elements in a
+window, which might be overwritten before, nothing may be read.
 
 `planner.py` plans both ways: where all of `x` is read or written anyway, one kernel is better.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import mul
 
 from thunder_fuser.analysis.aliases import View
+from thunder_fuser.analysis.footprint import Footprint, footprint
 from thunder_fuser.analysis.layout import layouts_of_inputs
 from thunder_fuser.analysis.progression import are_apart
 from thunder_fuser.analysis.region import Box, pushed
@@ -43,33 +46,58 @@ def with_windows(fusion: Fusion, layouts: Sequence[Layout] | None) -> Sliced | N
     """Rewrite a fusion so that kernels write the windows of updated inputs; None where no update is
     of windows.
     """
-    pieces = _Pieces(fusion)
     given = layouts_of_inputs(fusion, layouts)
-    for update in fusion.updates:
-        if windows := _windows(update, fusion.definitions()):
+    found = {u: _windows(u, fusion.definitions()) for u in fusion.updates}
+    while found := {update: windows for update, windows in found.items() if windows}:
+        pieces = _Pieces(fusion)
+        for update, windows in found.items():
             pieces.join(update.value, windows, given[update.target])
-    return pieces.sliced() if pieces.of else None
+        sliced = pieces.sliced()
+        read = _read(sliced)
+        found = {u: windows for u, windows in found.items() if _spares(read.get(u.target), windows)}
+        if len(found) == len(pieces.of):
+            return sliced
+    return None
+
+
+def _read(sliced: Sliced) -> Mapping[TensorView, Footprint]:
+    """Return what is read of inputs, other than through the new values of those with windows."""
+    fusion = sliced.fusion
+    others = (t for t in fusion.roots if t not in sliced.memory)
+    return footprint(fusion, (*others, *sliced.slices), {*fusion.inputs, *sliced.memory})
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A box of an input, and what is written there: a number, or a tensor of all sizes of the input
-    of which the box is taken. Box: start, stride and count along each dimension.
+    """A box of an input, in even `steps` along each dimension, and what is written there: a number,
+    or a tensor of all sizes of the input of which the box is taken.
     """
 
-    box: tuple[tuple[int, int, int], ...]
+    box: Box
+    steps: tuple[int, ...]
     value: Val
     origin: Origin
 
     @property
+    def starts(self) -> tuple[int, ...]:
+        return tuple(p.start for p in self.box)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(count for _, _, count in self.box)
+        return tuple(p.size for p in self.box)
 
     def view(self, whole: TensorView, strides: Sequence[int]) -> View:
         """Return the box as a view of a tensor with these strides."""
-        along = [*zip(self.box, strides, strict=True)]
-        offset = sum(start * step for (start, _, _), step in along)
-        return View(whole, self.sizes, tuple(n * step for (_, n, _), step in along), offset)
+        offset = sum(map(mul, self.starts, strides))
+        return View(whole, self.sizes, tuple(map(mul, self.steps, strides)), offset)
+
+
+def _spares(read: Footprint | None, windows: Sequence[_Window]) -> bool:
+    """True if nothing is read of an input where its windows are."""
+    if read is None:
+        return True
+    pairs = ((box, window.box) for box in read.region.boxes for window in windows)
+    return read.exact and all(any(map(are_apart, *pair)) for pair in pairs)
 
 
 def _windows(update: Update, definitions: Mapping[Val, Expr]) -> list[_Window] | None:
@@ -77,9 +105,8 @@ def _windows(update: Update, definitions: Mapping[Val, Expr]) -> list[_Window] |
     first; None if it is no chain of selects by boxes that are apart.
     """
     found: list[_Window] = []
-    boxes: list[Box] = []
     value: Val = update.value
-    while value is not update.target:
+    while value is not update.target and not update.target.domain.transforms:
         expr = definitions.get(value)
         if not isinstance(expr, PointwiseOp) or expr.op != "where":
             return None
@@ -87,13 +114,12 @@ def _windows(update: Update, definitions: Mapping[Val, Expr]) -> list[_Window] |
         box = _true_in(mask, definitions)
         if box is None or not all(_has_sizes(v, update.target) for v in (mask, written, value)):
             return None
-        runs = tuple((p.start, p.stride, p.size) for p in box if p.stride is not None)
-        if len(runs) < len(box) or written.dtype is not update.target.dtype:
+        steps = tuple(p.stride for p in box if p.stride is not None)
+        if len(steps) < len(box) or written.dtype is not update.target.dtype:
             return None
-        boxes.append(box)
-        found.append(_Window(runs, written, expr.origin))
-    apart = (any(map(are_apart, *pair)) for pair in combinations(boxes, 2))
-    return found[::-1] if all(apart) else None
+        found.append(_Window(box, steps, written, expr.origin))
+    pairs = combinations([window.box for window in found], 2)
+    return found[::-1] if all(any(map(are_apart, *pair)) for pair in pairs) else None
 
 
 def _true_in(mask: Val, definitions: Mapping[Val, Expr]) -> Box | None:
@@ -149,9 +175,8 @@ class _Pieces:
             domain = tensor_domain([iteration(n) for n in window.sizes])
             made = TensorView(self._next, window.value.dtype, domain)
             return FullOp(value, made, window.origin)
-        begins = [start for start, _, _ in window.box]
-        ends = [start + (count - 1) * step + 1 for start, step, count in window.box]
-        part = FusionBuilder().slice(value, begins, ends, [step for _, step, _ in window.box])
+        ends = [p.last + 1 for p in window.box]
+        part = FusionBuilder().slice(value, window.starts, ends, window.steps)
         steps, fill = part.domain.transforms, None
         if isinstance(expr, ViewOp | CopyOp | PadOp):
             value, steps = expr.input, (*expr.output.domain.transforms, *steps)

@@ -2,7 +2,8 @@
 
 Ints, slices and inserted axes are one box. Lists name points, of which those in even steps along a
 dimension are one box; where two boxes meet, the later one is what is written last. A mask of
-consecutive dimensions, or of none, selects from its box. Index tensors are no region: their positions are data.
+consecutive dimensions, or of none, selects from its box. Index tensors are no region: their
+positions are data.
 """
 
 from __future__ import annotations
