@@ -84,7 +84,7 @@ def _written(call: BoundSymbol, copy: BoundSymbol) -> BoundSymbol:
     method, (update,) = _method(call), primitives([copy])
     assert method is not None
     args = (update.args[1], *call.args[1:])
-    return method.bind(*args, output=copy.output, **call.kwargs)  # type: ignore[no-any-return]
+    return method.bind(*args, output=copy.output, **call.kwargs)
 
 
 class _Copies:
