@@ -17,7 +17,7 @@ from thunder.core.interpreter import interpreter_needs_wrap
 from thunder.core.proxies import ProxyTag, TensorProxy
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.tensor_attributes import METHODS, known
+from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _DETACH = "torch.detach"

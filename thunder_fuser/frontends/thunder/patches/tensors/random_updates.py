@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.frontends.thunder.patches.tensor_attributes import METHODS, known
+from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
 Function = Callable[..., Any]
 

@@ -26,8 +26,8 @@ from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.value_guards import as_given, path_of
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]

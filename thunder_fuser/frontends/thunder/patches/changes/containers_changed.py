@@ -21,9 +21,9 @@ from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches import containers
+from thunder_fuser.frontends.thunder.patches.guards import container_guards
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.value_guards import path_of
 
 _PARTS = {*jit_ext.MODULE_MEMBER_DICT_ATTRS, "__globals__"}
 """Dictionaries whose changes are attributes set, and global names."""
@@ -96,8 +96,8 @@ def _write_changes(original: Callable[..., None], ctx: Any, epilogue: TraceCtx) 
 
 
 def _write(outside: _Outside, epilogue: TraceCtx) -> None:
-    if not containers.is_guarded(outside.place):
-        containers.guard(outside.place, outside.elements)
+    if not container_guards.is_guarded(outside.place):
+        container_guards.guard(outside.place, outside.elements)
     target = Proxy(history=outside.place)
     # By its elements: what comes from outside is written as the container that is read there.
     outside.wrapped.provenance = ProvenanceRecord(PseudoInst.NEW, inputs=[])

@@ -28,8 +28,8 @@ from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.utils import is_hashable
 from thunder.transforms import autocast
 
-from thunder_fuser.frontends.thunder.patches.autocast_operators import POLICIES, Policy
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.torch_calls.autocast_operators import POLICIES, Policy
 from thunder_fuser.frontends.thunder.torch_functions import symbol_of
 
 Function = Callable[..., Any]

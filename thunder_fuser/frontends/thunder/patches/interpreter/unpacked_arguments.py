@@ -13,8 +13,8 @@ from typing import Any
 from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap
 
+from thunder_fuser.frontends.thunder.patches.interpreter.python_functions import listed
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.python_functions import listed
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original_call: Callable[..., Any] = _HANDLERS["CALL_FUNCTION_EX"]

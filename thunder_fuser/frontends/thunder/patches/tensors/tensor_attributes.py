@@ -31,7 +31,7 @@ from thunder.torch.langctx import _method_name_to_fn_map
 from torch._ops import OpOverloadPacket
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.unknown_calls import computes
+from thunder_fuser.frontends.thunder.patches.torch_calls.unknown_calls import computes
 
 Function = Callable[..., Any]
 
