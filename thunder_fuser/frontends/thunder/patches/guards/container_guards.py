@@ -21,13 +21,12 @@ from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.executors.pythonex import ex
 
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original: Callable[[Any], None] = WrappedValue.track_items
 _original_comparison: Callable[..., Any] = _HANDLERS["COMPARE_OP"]
-_SUBSCRIPTS = (PseudoInst.BINARY_SUBSCR, PseudoInst.LOAD_ATTR)
-_ARGUMENTS = (PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 
 
 def _check_keys(given: Any, expected: Sequence[Any], /) -> None:
@@ -63,19 +62,19 @@ def guard(place: ProvenanceRecord, held: Any) -> None:
 
 def is_guarded(place: ProvenanceRecord) -> bool:
     """True for elements of arguments, and of what a function's globals and closure name."""
-    depth = 0
-    while place.inst in _SUBSCRIPTS and place.inputs[1].inst is PseudoInst.CONSTANT:
-        if _is_module(place) or not isinstance(place.inputs[1].value, str | int):
-            return False
-        place, depth = place.inputs[0], depth + 1
-    if place.inst in _ARGUMENTS:
-        return depth > 0
+    path = path_of(place)
+    if path is None or _is_of_module(place):
+        return False
+    root, *keys = path
     # `fn.__globals__` has all names of a file, used or not.
-    return place.inst is PseudoInst.INPUT_FN and depth > 1 and not _is_module(place)
+    return len(keys) > (1 if root is PseudoInst.INPUT_FN else 0)
 
 
-def _is_module(place: ProvenanceRecord) -> bool:
-    return bool(place.ext_flag & jit_ext.EXT_FLAG_IS_MODULE)
+def _is_of_module(place: ProvenanceRecord) -> bool:
+    """True for a module, and for what is reached through one."""
+    if place.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
+        return True
+    return bool(place.inputs) and _is_of_module(place.inputs[0])
 
 
 def _read(value: Any) -> None:

@@ -243,7 +243,7 @@ def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
     keys: list[Any] = []
     while place.inst in _SUBSCRIPTS:
         place, key = place.inputs
-        if key.inst is not PseudoInst.CONSTANT or type(key.value) not in (str, int):
+        if key.inst is not PseudoInst.CONSTANT or not isinstance(key.value, str | int):
             return None
         keys.append(key.value)
     return (place.inst, *reversed(keys)) if place.inst in _ROOTS else None
