@@ -1,4 +1,8 @@
-"""Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
+"""Patches of Thunder's tracer and autograd.
+
+Each file says what Thunder 0.2.6 does and what happens instead. Unless it says otherwise, a patch
+acts on functions compiled with this executor only (`patched.py`); all others run as before.
+"""
 
 from thunder_fuser.frontends.thunder.patches import (
     changes,

@@ -1,4 +1,4 @@
-"""What a traced function changes outside of itself: each call of its program changes it."""
+"""What a traced function changes outside of itself, and each call of the compiled one changes."""
 
 from thunder_fuser.frontends.thunder.patches.changes import (
     attributes_set,

@@ -1,8 +1,8 @@
-"""Lists and dictionaries from outside that a traced function changes: `losses.append(loss)`.
+"""Changes of the caller's lists and dictionaries: `losses.append(loss)`.
 
-Thunder 0.2.6 changes them while it traces: the caller's list was left with proxies of the trace,
-and later calls changed nothing. Here they are given back their elements when the trace is made, and
-changed by each call of the compiled function. For functions compiled with this executor.
+Thunder changes them while it traces: the caller's list was left with proxies of the trace, and
+later calls changed nothing. Here the trace leaves containers as they were, and each call of the
+compiled function changes them.
 """
 
 from __future__ import annotations

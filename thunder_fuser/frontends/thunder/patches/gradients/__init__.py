@@ -1,4 +1,4 @@
-"""Gradients that Thunder has otherwise than torch: its choice of rules, and users' functions."""
+"""Gradients: which rule Thunder chooses, and the user's autograd functions."""
 
 from thunder_fuser.frontends.thunder.patches.gradients import (
     autograd_functions,

@@ -1,12 +1,11 @@
-"""Autograd functions with `setup_context`, several results, or that ask more of the context.
+"""Autograd functions with `setup_context`, with several results, or that use more of the context.
 
-Thunder gives the context to `forward`. With `setup_context` torch gives it to that, together with
-the inputs and the output. Nor has Thunder's context `needs_input_grad`: here every floating-point
-or complex input needs its gradient, and what is not needed is removed as dead code. A result that
-is marked as not differentiable has a gradient of zeros. Thunder's gradient transform is right for
-any number of results, but refuses more than one. The choice is patched where it is made, for
-functions compiled with this executor: the function is replaced by one whose `forward` does all of
-this, and the transform is told not to count results.
+Thunder passes the context to `forward`; torch passes it to `setup_context` if there is one, with
+the inputs and the output. Thunder's context lacks `needs_input_grad`: here every floating-point or
+complex input needs its gradient, and dead code elimination removes those that are not read. A
+result marked as not differentiable has a gradient of zeros. Thunder's gradient transform is right
+for any number of results but refuses more than one. So the function is replaced by one whose
+`forward` does all of this, and the transform is told not to count results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Which grad transform a call has: Thunder's choice, where that gives the gradients of torch.
-
-It has none for some operations, and rules that lose gradients for others. It is patched where it
-chooses, for functions compiled with this executor.
-"""
+"""Which grad transform a call has: ours where Thunder has none, or one that loses gradients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The gradient of `nll_loss` in torch, where no region has it.
+"""The gradient of `nll_loss` where torch computes it, outside of any region.
 
 Thunder passes an input of three dimensions, or of more than four, to torch as one of four, and
-returned the gradient with other dimensions than the input has. For a sum over an image it gave the
-weight of the targets in fp64. Both raised, and are mended for all functions that Thunder compiles.
+returned a gradient with other dimensions than the input. For a sum over an image it passed the
+weight of the targets in fp64. Both raised an error. Mended for all functions that Thunder compiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Guards of what a traced function reads: its program runs again only where these hold."""
+"""Guards: what a traced function reads. A program runs again only if the values are the same."""
 
 from thunder_fuser.frontends.thunder.patches.guards import (
     container_guards,

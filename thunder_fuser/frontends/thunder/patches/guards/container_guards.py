@@ -1,13 +1,12 @@
 """Guards of the lengths of lists and tuples, and of the keys of dictionaries.
 
 Thunder guards the elements that a program reads, but not how many there are: a loop over a list of
-two tensors ran the program compiled for one. The guard is made where the interpreter first reads a
-container's elements, for functions compiled with this executor. Containers that are reached through
-a module are left alone: its hooks, parameters and submodules are dictionaries, too.
+two tensors ran the program compiled for one. The guard is made where the interpreter first reads an
+element of a container. Containers that are reached through a module have none: a module's hooks,
+parameters and submodules are dictionaries, too.
 
-Nor does Thunder see what Python reads in C: `math.prod(sizes)` and `sizes == [2, 3]` had the answer
-of the first call for ever. The elements of what such a function or comparison is given are read
-before it.
+Thunder does not see what C code reads either: `math.prod(sizes)` and `sizes == [2, 3]` kept the
+answer of the first call. Here the elements are read, and so guarded, before such a call.
 """
 
 from __future__ import annotations

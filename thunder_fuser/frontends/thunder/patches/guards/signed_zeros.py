@@ -1,8 +1,7 @@
 """Guards of numbers that tell 0.0 from -0.0.
 
-Thunder compiles numbers into the program, and compares them with those of a later call by `==`, by
-which the zeros are equal: `x / -0.0` had the sign of the first call. The guard is patched where it
-is made, for functions compiled with this executor.
+Thunder compiles numbers into the program and compares those of a later call by `==`, which takes
+the two zeros for equal: `x / -0.0` had the sign of the first call.
 """
 
 from __future__ import annotations

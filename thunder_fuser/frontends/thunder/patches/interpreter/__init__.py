@@ -1,4 +1,4 @@
-"""How Thunder's interpreter runs Python: what it could not run, and what it repeated."""
+"""How Thunder's interpreter runs Python: code it could not run, and work that it repeated."""
 
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     frames,

@@ -2,12 +2,12 @@
 
 - Each call of an interpreted function disassembled its code again.
 - Each exception that leaves an interpreted function got a Python frame for its traceback from a
-  new thread, for which the interpreter waited in a loop that held the interpreter lock: five
+  new thread. The interpreter waited for it in a loop that held the interpreter lock: five
   milliseconds, Python's switch interval.
 - Each trace looked up the source lines of all frames of the process, to keep one of them.
 
 Together they took a seventh of the time to trace a model, and most of it for a small function.
-What is computed is the same, so that the patches apply to all functions that Thunder compiles.
+Results are the same, so the patches apply to all functions that Thunder compiles.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Truth of ordered dictionaries without entries, such as the hooks of a module, in one step.
+"""The truth of an empty `OrderedDict`, such as the hooks of a module, in one step.
 
 A call of a module asks eight dictionaries whether there are hooks. Thunder's interpreter answers by
-interpreting its own `bool` and `len`, fifty calls for each: two thirds of the time in which a model
-is traced. The guards of a trace are the same, since neither answer adds one. The choice is patched
-where it is made, for functions compiled with this executor.
+interpreting its own `bool` and `len`, fifty calls for each dictionary: two thirds of the time to
+trace a model. The guards of a trace are the same, since neither way adds one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tensors in tuples and lists that a call with a replacement of ours is given.
+"""Tensors in tuples and lists that are passed to a call which this executor replaces.
 
-Thunder makes proxies of global tensors, and of those of closures, when a call of its own is given
-them, also in a tuple or a list. It does not do so for calls that an executor replaces:
-`torch.hstack(PAIR)` had the tensors of the first call for ever, and `x[(MASK,)] = 0` no mask.
+Thunder makes proxies of tensors in globals and closures when they are passed to a call that it
+replaces itself, also inside a tuple or list, but not for calls that an executor replaces:
+`torch.hstack(PAIR)` kept the tensors of the first call, and `x[(MASK,)] = 0` had no mask.
 """
 
 from __future__ import annotations

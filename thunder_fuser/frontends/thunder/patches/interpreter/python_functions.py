@@ -1,9 +1,8 @@
-"""Functions and methods that Python has in C, as functions that Thunder interprets.
+"""Functions and methods that Python implements in C, written in Python for Thunder to interpret.
 
-Thunder calls a function of C as it is. `sum(tensors)` read tensors that are no proxies yet,
-`map(torch.sigmoid, xs)` called torch's function with proxies that it does not accept, and the
-iterators of `itertools` gave tensors of which Thunder did not know where they come from. The calls
-are replaced where they are made, for functions compiled with this executor.
+Thunder calls a C function without looking inside. `sum(tensors)` read tensors that had no proxies
+yet, `map(torch.sigmoid, xs)` called torch's function with proxies that it does not accept, and the
+iterators of `itertools` returned tensors whose origin Thunder did not know.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Subscripts of dictionaries, lists and tuples, and look-ups of global names, in one step.
 
-Thunder's interpreter reads `d[k]` by interpreting a function of its own that calls `d.__getitem__`,
-and a global name by interpreting `lambda d, k: d[k]` on the globals: two frames, and the look-up of
-a bound method, before it arrives at what it does for `dict.__getitem__`. That was two fifths of the
-time in which a model of twelve layers is traced. Here that is called at once; values, their
-provenance and the guards that follow from it are made there, and are the same. The choice is
-patched where it is made, for functions compiled with this executor.
+Thunder's interpreter reads `d[k]` by interpreting a function that calls `d.__getitem__`, and a
+global name by interpreting `lambda d, k: d[k]` on the globals: two frames and the look-up of a
+bound method before it gets to `dict.__getitem__`, two fifths of the time to trace a model of twelve
+layers. Here `dict.__getitem__` is called at once. Values, their provenance and the guards that
+follow from it are made there, and are the same.
 """
 
 from __future__ import annotations

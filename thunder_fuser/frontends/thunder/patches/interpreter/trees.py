@@ -1,8 +1,8 @@
 """Flattening of nested arguments without repeated work.
 
 Thunder flattens the arguments and results of a symbol for each question about it. Each time it
-built a set of thirty types that it accepts, and a copy of the arguments to register the dataclasses
-among them: an eighth of the time to trace a model. Leaves and structures are the same, so that the
+built a set of thirty types that it accepts, and copied the arguments to register the dataclasses
+among them: an eighth of the time to trace a model. Leaves and structures are the same, so the
 patches apply to all functions that Thunder compiles.
 """
 

@@ -1,8 +1,7 @@
-"""Arguments of `f(*iterable)`, where that is no list or tuple.
+"""Arguments of `f(*iterable)` where the iterable is not a list or tuple.
 
-Thunder asked an iterable for its length, and so `f(*(g(x) for x in xs))` raised; parametrizations
-of torch (`torch.nn.utils.parametrizations`) make such calls. The choice is patched where it is
-made, for functions compiled with this executor.
+Thunder asks the iterable for its length, so `f(*(g(x) for x in xs))` raised an error. Torch's
+parametrizations (`torch.nn.utils.parametrizations`) make such calls.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Source location of each call in the user's code, outside of torch's modules.
 
-For every symbol of a trace Thunder records the innermost line outside of Thunder: for a layer, one
-in torch/nn/modules, the same for all layers of a kind. It does not keep the frames around it, so
-the choice is patched where it is made: for functions compiled with this executor, the innermost
-line outside of Thunder and torch is recorded. For a Dynamo graph, whose code is generated, it is
-the line that the graph's node came from.
+For every symbol of a trace Thunder records the innermost line outside of Thunder. For a layer that
+is a line of torch/nn/modules, the same for all layers of a kind, and the frames around it are not
+kept. Here it is the innermost line outside of Thunder and torch; for a Dynamo graph, whose code is
+generated, the line that the graph's node came from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules: copies of compiled ones, symbolic values, weights of recurrent layers."""
+"""Modules: copies of compiled modules, symbolic values, weights of recurrent layers."""
 
 from thunder_fuser.frontends.thunder.patches.modules import (
     module_copies,

@@ -1,10 +1,9 @@
-"""Copies of compiled modules: `copy.deepcopy`, `pickle` and `torch.save` of them.
+"""Copies of compiled modules by `copy.deepcopy`, `pickle` and `torch.save`.
 
 A compiled module holds closures and traces, which cannot be copied. Its copy is a copy of the
-module that it was made from, compiled anew with the same executors and options at its first call;
-an average of weights, as of `torch.optim.swa_utils.AveragedModel`, and multiprocessing make such
-copies. The method is added for modules compiled with this executor; for others Thunder raises its
-own errors.
+module that it was made from, and is compiled with the same executors and options at its first call.
+Averages of weights (`torch.optim.swa_utils.AveragedModel`) and multiprocessing make such copies.
+For modules compiled without this executor Thunder raises its own errors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Parameters, buffers and strings of modules with `cache="symbolic values"`.
 
 Thunder made the sizes of parameters and buffers symbolic, and then failed to read them before a
-run: modules could not be compiled. Here these sizes are constants, which the guards of the tensors
-check. Strings of modules (`padding_mode != "zeros"`) could not be told apart by `!=`. Both are
-patched where Thunder makes the values, for functions compiled with this executor; the comparison,
-which only raised, for all.
+run, so that no module could be compiled. Here these sizes are constants, which the guards of the
+tensors check. Strings of modules could not be compared by `!=` (`padding_mode != "zeros"`), which
+raised an error; that is mended for all functions that Thunder compiles.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Weights of `nn.LSTM`, `nn.GRU` and `nn.RNN`, read from the parameters of the module.
 
-These modules keep a list of their parameters, with weak references that tell whether one was
-replaced. While a function is traced parameters are proxies, which no reference finds, and Thunder
-raised `KeyError: None`. Here the list is made of the parameters by name at each trace, as it is in
-torch when one was replaced; so a parameter has one proxy, however it is read. The choice is patched
-where it is made, for functions compiled with this executor.
+These modules keep a list of their parameters, and weak references that tell whether one was
+replaced. While a function is traced, parameters are proxies, which no reference finds: Thunder
+raised `KeyError: None`. Here each trace makes the list from the parameters by name, as torch does
+when one was replaced, so that a parameter has one proxy however it is read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Comparisons of a tensor's dtype with torch's, as code of models makes them to choose a branch.
+"""Comparisons of a tensor's dtype with torch's, by which models choose a branch.
 
-While a function is traced the dtype of its tensors is Thunder's, which equals no dtype of torch's:
-`x.dtype == torch.bfloat16` is False whatever `x` is, and the other branch is compiled, without a
-word. The comparison is patched where it is made, for functions compiled with this executor.
+While a function is traced, its tensors have Thunder's dtypes, which equal none of torch's:
+`x.dtype == torch.bfloat16` was False for every `x`, and the other branch was compiled silently.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Whether a tensor requires a gradient: `x.requires_grad`, `x.requires_grad_()`.
 
-Thunder knows that of arguments, and takes the results of operations for tensors without gradients:
+Thunder knows that of arguments, but assumes that no result of an operation requires one:
 `if y.requires_grad` went the other way than in eager code. Here a result requires a gradient if an
-operand of its operation does, under torch's grad mode. The choice is patched where it is made, for
-functions compiled with this executor.
+operand of its operation does, under torch's grad mode.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Updates of tensors with random numbers: `x.normal_()`, which Thunder does not know.
+"""Updates of tensors with random numbers, such as `x.normal_()`, which Thunder does not know.
 
-A draw is a new random tensor, which is fused, and a copy of it to the updated one, through which no
-gradient goes. The methods are added to those of Thunder's torch language, for functions compiled
-with this executor.
+The numbers are a new random tensor, which is fused, and a copy of it to `x`, through which no
+gradient goes. The methods are added to Thunder's torch language.
 """
 
 from __future__ import annotations

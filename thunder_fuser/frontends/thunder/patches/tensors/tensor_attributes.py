@@ -1,20 +1,17 @@
-"""Attributes and methods of tensors that Thunder's proxies do not have, or have otherwise.
+"""Attributes and methods of tensors that Thunder's proxies lack, or that differ from torch's.
 
 *Attributes*: `x.H`, `x.mH`, `x.data`, `x.layout`, `x.is_sparse`, `x.nbytes`, `x.itemsize`,
-`x.is_cpu` and its like.
+`x.is_cpu` and others like it.
 
 *Methods*: `+x`, `x.broadcast_to(..)`, `x.hardshrink()`, `x.fill_diagonal_(..)`, and `x.unfold(..)`.
 
-*Updates* `x.name_(..)` of what `x.name(..)` returns: Thunder has those of arithmetic, not `fill_`,
-`sigmoid_`, `index_fill_`, `scatter_reduce_` and others.
+*Updates* `x.name_(..)` with what `x.name(..)` returns: Thunder has those of arithmetic, but not
+`fill_`, `sigmoid_`, `index_fill_`, `scatter_reduce_` and others.
 
 *`x.where(condition, y)`*, which Thunder took for `torch.where(x, condition, y)`: wrong numbers
 where `x` is bool, and an error elsewhere.
 
 *The type of a tensor*, `type(x)`, which was that of a proxy: `type(x) is torch.Tensor` was False.
-
-They are added to the methods of Thunder's torch language, for functions compiled with this
-executor.
 """
 
 from __future__ import annotations

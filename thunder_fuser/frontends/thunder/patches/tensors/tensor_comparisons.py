@@ -1,7 +1,7 @@
 """Comparisons of tensors by operators: `mask < 300`.
 
-Thunder's interpreter compares operands itself, and asks for no replacement of the comparison. What
-`torch.lt` does beside a number, `x < number` does too.
+Thunder's interpreter compares operands itself and looks for no replacement of the comparison. Here
+`x < number` does what `torch.lt` does with a number.
 """
 
 from __future__ import annotations

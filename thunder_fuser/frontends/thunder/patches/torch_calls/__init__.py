@@ -1,4 +1,4 @@
-"""Calls of torch's functions: their arguments, their results, and how autocast casts operands."""
+"""Calls of torch's functions: their arguments and results, and operands that autocast casts."""
 
 from thunder_fuser.frontends.thunder.patches.torch_calls import (
     autocast,

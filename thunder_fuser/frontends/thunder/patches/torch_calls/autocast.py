@@ -1,13 +1,13 @@
 """Operands of calls under `torch.autocast`, cast as torch casts them.
 
-Thunder casts the operands of products, convolutions and attention alone: a loss of bf16 logits was
+Thunder casts the operands of products, convolutions and attention only: a loss of bf16 logits was
 computed in bf16, where torch computes it in fp32. Here the operands of a call are cast as
-`POLICIES` says, for each device that autocast is enabled on, and not again inside the call. Where
-torch has no policy for a call, what it is made of keeps Thunder's rules.
+`POLICIES` says, for each device that autocast is enabled on, and not again inside the call. A call
+for which torch has no policy is decomposed under Thunder's rules.
 
-Thunder also kept, for later calls and for the gradient, that a function was called under autocast.
-Here a trace begins with what its call is under, and gradients compute in the dtypes of the forward.
-Both are patched where Thunder traces, for functions compiled with this executor.
+Thunder also remembered, for later calls and for the gradient, that a function was called under
+autocast. Here a trace starts in the autocast state of its call, and gradients compute in the dtypes
+of the forward.
 """
 
 from __future__ import annotations

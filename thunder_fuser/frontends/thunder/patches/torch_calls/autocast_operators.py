@@ -1,8 +1,8 @@
-"""The operators whose operands `torch.autocast` casts, and to what: a table for each device.
+"""Policies of `torch.autocast`, by operator: a table for each device.
 
-The names are those of ATen, and the tables those of `ATen/autocast_mode.{h,cpp}` of torch 2.12.
-Operators to which torch gives `dtype=float32` take their operands in fp32 here, with the same
-results. On a GPU `binary_cross_entropy` raises in torch; here it is computed as on a CPU.
+Names are those of ATen, tables those of `ATen/autocast_mode.{h,cpp}` of torch 2.12. Where torch
+calls an operator with `dtype=float32`, its operands are cast to fp32 here, with the same results.
+On a GPU `binary_cross_entropy` raises in torch; here it is computed as on a CPU.
 """
 
 from __future__ import annotations

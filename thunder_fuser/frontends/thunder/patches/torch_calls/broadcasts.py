@@ -1,9 +1,8 @@
-"""Broadcasts of 0-dim CPU tensors with other CPU tensors, as those of 0-dim tensors of a GPU.
+"""Broadcasts of 0-dim CPU tensors with other CPU tensors.
 
-Thunder takes a 0-dim CPU tensor for a number, which a primitive broadcasts itself, so that the
-gradient of the tensor is never summed: `x * x.mean()` has no backward on a CPU. The choice is
-patched where it is made, for functions compiled with this executor. Beside tensors of a GPU such a
-tensor remains a number.
+Thunder treats a 0-dim CPU tensor as a number, which a primitive broadcasts itself, so that the
+gradient of the tensor is never summed: `x * x.mean()` had no backward on a CPU. Here it is
+broadcast as a 0-dim tensor of a GPU is. In operations with tensors of a GPU it remains a number.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Named tuples: results of torch functions, and results of the user's program.
 
-`x.max(-1).values`, `x.topk(2).indices` and `torch.linalg.qr(x).Q` have no such attributes in
-Thunder, whose calls return plain tuples. Here they return what torch does. A named tuple that a
-program returns was made from a list of its elements, which raised or made a wrong one; a
-`torch.Size` became a plain tuple. The choices are patched where they are made, for functions
-compiled with this executor.
+`x.max(-1).values`, `x.topk(2).indices` and `torch.linalg.qr(x).Q` did not exist in Thunder, whose
+calls return plain tuples. Here calls return the named tuples of torch. A named tuple that a program
+returns was rebuilt from a list of its elements, which raised an error or made a wrong tuple; a
+`torch.Size` became a plain tuple.
 """
 
 from __future__ import annotations

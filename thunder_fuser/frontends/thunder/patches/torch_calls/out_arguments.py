@@ -1,8 +1,7 @@
-"""`out=` of torch functions: the result, then an update of the tensor that is given.
+"""`out=` of torch functions: the result, then an update of the given tensor.
 
-Thunder's operations have no such argument, or refuse it; the power iteration of `spectral_norm`
-writes to its buffers by one. The choice is patched where it is made, for functions compiled with
-this executor.
+Thunder's operations have no such argument, or refuse it. The power iteration of `spectral_norm`
+writes to its buffers that way.
 """
 
 from __future__ import annotations

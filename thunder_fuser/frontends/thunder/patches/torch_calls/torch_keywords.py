@@ -1,9 +1,8 @@
-"""Arguments by the names that torch gives them: `torch.sum(x, axis=-1)`, `torch.add(x, other=y)`.
+"""Arguments by torch's names: `torch.sum(x, axis=-1)`, `torch.add(x, other=y)`.
 
-Thunder's functions take torch's arguments in torch's order, but some under other names, or by
-position alone; they raised a TypeError. A keyword that the function called does not know becomes a
-positional argument, at the place that it has in torch. The calls are patched where Thunder looks
-for them, for functions compiled with this executor.
+Thunder's functions take torch's arguments in torch's order, but some under other names, or only by
+position, and raised a TypeError. A keyword that the called function does not know becomes a
+positional argument, at the place that it has in torch.
 """
 
 from __future__ import annotations

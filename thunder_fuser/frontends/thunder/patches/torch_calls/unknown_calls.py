@@ -1,11 +1,10 @@
-"""Torch functions that Thunder does not know: they run in torch, as those that it registers do.
+"""Torch functions that Thunder does not know: they run in torch, like those that it registers.
 
-Thunder raises an error for a function of torch that none of its lists has: `torch.hann_window`, the
+Thunder raises an error for torch functions that are in none of its lists: `torch.hann_window`, the
 `torch.lstm` of `nn.LSTM`, the `torch._weight_norm` of a parametrization. Here such a function is
-one call of torch, between two regions, and its gradient is computed by running it once more under
-torch's autograd. That needs a function of tensors: one that changes an operand, returns a view,
-draws random numbers, or whose result has a size that the data decide still raises. The choice is
-patched where it is made, for functions compiled with this executor.
+one torch call between two regions, and its gradient is computed by running it once more under
+torch's autograd. This requires a function of tensors. A function that changes an operand, returns a
+view, draws random numbers, or has a result whose size depends on data still raises an error.
 """
 
 from __future__ import annotations
