@@ -1,18 +1,18 @@
-"""Numbers beside tensors, as torch takes them.
+"""Numbers as operands of tensors, computed as torch computes them.
 
-*Quotients and remainders.* torch's operator for `number / x` is the reciprocal of x times the
-number, which its function is not; beside 16-bit floats it rounds a number to their dtype; and a
-number that is 0 in the dtype that it computes in need not be 0 in Python's.
+*Quotients and remainders.* torch's operator for `number / x` multiplies the reciprocal of x by the
+number, but `torch.div` does not; an operation with 16-bit floats rounds a number to their dtype;
+and a number that is not 0 in Python may be 0 in the dtype of the computation.
 
 *Comparisons of bools with integers*, which Thunder converts to int8.
 
 *Python's integers of more than 64 bits*, which torch refuses.
 
-*Numbers that do not fit.* What torch keeps as an element, or computes with in the elements' dtype,
-it refuses where that dtype cannot hold it ("value cannot be converted to type float without
+*Numbers that do not fit.* Torch refuses a number that it stores as an element, or computes with in
+the elements' dtype, if that dtype cannot hold it ("value cannot be converted to type float without
 overflow"): bounds, fills, slopes and factors of terms.
 
-*Operands of `addcmul` and `addcdiv`*, whose common dtype Thunder finds without their ranks.
+*Operands of `addcmul` and `addcdiv`*, whose common dtype Thunder computes without their ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where `x[index] = value` writes, as integers: boxes of evenly spaced positions.
 
-Ints, slices and inserted axes are one box. Lists name points, of which those in even steps along a
-dimension are one box; where two boxes meet, the later one is what is written last. A mask of
-consecutive dimensions, or of none, selects from its box. Index tensors are no region: their
+Ints, slices and inserted axes make one box. A list names points, and each run of evenly spaced ones
+along a dimension is one box; where two boxes meet, the later one is written last. A mask of
+consecutive dimensions, or of none, selects from its box. Index tensors are not regions: their
 positions are data.
 """
 

@@ -1,7 +1,8 @@
 """Composites: attention of several heads with its projections, as `nn.MultiheadAttention` calls it.
 
-Torch's function is written in Python, of the calls that are here. Thunder takes it for one call,
-whose gradient it asks torch for, and fails where a result is None instead of attention weights.
+Torch's function is written in Python and is decomposed into the calls it makes. Thunder treats it
+as one call whose gradient torch computes, and fails where a result is None instead of attention
+weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""New tensors by functions, or of numbers, for which Thunder raises an error."""
+"""New tensors from functions or numbers, for which Thunder raises an error."""
 
 from __future__ import annotations
 

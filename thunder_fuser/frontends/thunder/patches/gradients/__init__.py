@@ -1,0 +1,13 @@
+"""Gradients: which rule Thunder chooses, and the user's autograd functions."""
+
+from thunder_fuser.frontends.thunder.patches.gradients import (
+    autograd_functions,
+    grad_rules,
+    nll_gradients,
+)
+
+PATCHES = (
+    autograd_functions,
+    grad_rules,
+    nll_gradients,
+)
