@@ -9,10 +9,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.batch import Batch, check_between_guards, checked, every_other, fusions_of
 from tests.support.generator import Case, random_case
 from tests.support.seeds import blocks
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 
 CASES = 240
@@ -26,23 +25,13 @@ def _case(seed: int) -> Case:
 
 @blocks(CASES, BATCH, always=80)
 def test_random_windows_equal_float64(device: torch.device, first: int) -> None:
-    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
-    batch = Batch(device, H200 if for_gpu else None)
-    planned = []
-    written = 0
-    for seed in range(first, first + BATCH):
-        case = _case(seed)
-        inputs = case.fresh_inputs(device)
-        compiled = executable(CompiledFusion(case.fusion), inputs, batch, device)
-        written += bool(compiled.plan.placement.slices)
-        planned.append((case, inputs, compiled))
-    for case, inputs, compiled in planned:
-        outputs = compiled(inputs)
-        case.check(outputs, case.updated(inputs))
-    assert written > BATCH / 6
+    cases = map(_case, range(first, first + BATCH))
+    batch = every_other(device, first // BATCH)
+    plans = [plan for _, plan, _ in checked(fusions_of(cases), batch, device)]
+    assert sum(bool(plan.placement.slices) for plan in plans) > BATCH / 6
 
 
 def test_nothing_is_written_beside_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = ((case, CompiledFusion(case.fusion)) for case in map(_case, GUARDED))
-    launches = check_between_guards(guarded, Batch(torch.device("cpu"), H200), monkeypatch)
+    batch = Batch(torch.device("cpu"), H200)
+    launches = check_between_guards(fusions_of(map(_case, GUARDED)), batch, monkeypatch)
     assert launches > len(GUARDED) / 2
