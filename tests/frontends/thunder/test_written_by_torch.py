@@ -147,3 +147,40 @@ def test_bytes_of_a_cache_are_those_of_its_new_positions() -> None:
     compiled(torch.zeros(2, 4, 4096, 16), key, torch.tensor([7]))
     (plan,) = segments(compiled)
     assert plan.bytes == 4 * key.nbytes + 8
+
+
+class _Attention(torch.nn.Module):
+    """Attention of new positions to all that its caches hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = torch.nn.Linear(16, 48)
+        self.register_buffer("keys", torch.zeros(1, 2, 32, 8))
+        self.register_buffer("values", torch.zeros(1, 2, 32, 8))
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        parts = self.project(x).view(1, -1, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind()
+        self.keys.index_copy_(2, positions, key)
+        self.values.index_copy_(2, positions, value)
+        seen = torch.arange(32) <= positions[:, None]
+        found = torch.nn.functional.scaled_dot_product_attention(
+            query, self.keys, self.values, attn_mask=seen
+        )
+        return found.transpose(1, 2).reshape(x.shape)
+
+
+def test_a_model_decodes_into_its_caches() -> None:
+    """One program for the prompt, and one for all later positions."""
+    torch.manual_seed(0)
+    models = [_Attention(), _Attention()]
+    models[1].load_state_dict(models[0].state_dict())
+    ours = _jit(models[1])
+    with torch.no_grad():
+        for positions in (torch.arange(5), *torch.arange(5, 9).split(1)):
+            x = torch.randn(1, len(positions), 16)
+            torch.testing.assert_close(ours(x, positions), models[0](x, positions))
+    assert thunder.cache_misses(ours) == 2
+    for name, buffer in models[1].named_buffers():
+        torch.testing.assert_close(buffer, models[0].get_buffer(name))
+    assert str(thunder.last_traces(ours)[-1]).count(" index_copy_(") == 2
