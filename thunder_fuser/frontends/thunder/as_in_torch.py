@@ -14,7 +14,7 @@ losses of classes, which it does not compute for integers either.
 one value, which torch refuses.
 
 *Arguments that Thunder does not know*: variances by `unbiased`, `to` and `copy_` with
-`non_blocking`, copies of numbers.
+`non_blocking`, copies of numbers, `index_add` with `alpha`.
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
@@ -241,6 +241,13 @@ def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False
     return symbol(x, source)
 
 
+def _index_add(
+    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
+) -> TensorProxy:
+    """Take `alpha`, a factor of the source."""
+    return symbol(x, dim, index, source if alpha == 1 else ltorch.mul(source, alpha))
+
+
 def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
@@ -252,6 +259,8 @@ def _is_bool(x: Any) -> bool:
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
     "copy_": _copy,
+    "index_add": _index_add,
+    "index_add_": _index_add,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,
