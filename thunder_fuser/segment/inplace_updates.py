@@ -48,24 +48,9 @@ def updates_in_place(
     """
     if not fusion.updates or any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
-    values = Counter(u.value for u in fusion.updates)
-    targets = Counter(u.target for u in fusion.updates)
-    # Memory shared with other results must not become an input's.
-    behind = placement.of(SameAs)
-    shared = {placement.behind_cuts(view.base) for view in placement.views.values()}
-    shared |= {placement.behind_cuts(t) for t in fusion.results if t in behind}
     kernel = {t: k for k in kernels for t in k.outputs}
-    found = {
-        u.value: u.target
-        for u in fusion.updates
-        if (u.value in kernel or u.value in windows)
-        and values[u.value] == targets[u.target] == 1
-        and not u.target.domain.transforms
-        # Kernels receive the value of a CPU scalar tensor, not its memory.
-        and not u.target.is_cpu
-        and u.value not in shared
-    }
-    readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}
+    found = _candidates(fusion, placement, {*kernel, *windows})
+    readers: dict[TensorView, list[TensorView]] = {u.target: [] for u in fusion.updates}
     reading = kernel | {t: call for call in calls for t in call.outputs}
     check = _Check(fusion.definitions(), placement.layouts, reading, readers)
     for tensor in reading:
@@ -77,10 +62,32 @@ def updates_in_place(
             del found[value]
     for value, target in found.items():
         placement.put(value, Updates(target), placement.layouts[target])
-    for tensor in behind:
+    for tensor in placement.of(SameAs):
         if (owner := placement.behind_cuts(tensor)) in found:
             placement.layouts[tensor] = placement.layouts[found[owner]]
     return found
+
+
+def _candidates(
+    fusion: Fusion, placement: Placement, written: Container[TensorView]
+) -> dict[TensorView, TensorView]:
+    """Return value -> target of the updates whose value kernels write, into memory of its own."""
+    values = Counter(u.value for u in fusion.updates)
+    targets = Counter(u.target for u in fusion.updates)
+    # Memory shared with other results must not become an input's.
+    behind = placement.of(SameAs)
+    shared = {placement.behind_cuts(view.base) for view in placement.views.values()}
+    shared |= {placement.behind_cuts(t) for t in fusion.results if t in behind}
+    return {
+        u.value: u.target
+        for u in fusion.updates
+        if u.value in written
+        and values[u.value] == targets[u.target] == 1
+        and not u.target.domain.transforms
+        # Kernels receive the value of a CPU scalar tensor, not its memory.
+        and not u.target.is_cpu
+        and u.value not in shared
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 The new value of `x` is a select between the value and `x`, for each window. A kernel over all of
 its points would read and write all of `x`: for one position of a key-value cache, a thousand times
 the bytes. Here windows are pieces, which kernels write into the memory of `x`; the rest of the new
-value is there already. What reads the new value runs in later kernels; of old elements in a
-window, which might be overwritten before, nothing may be read.
+value is there already. Readers of the new value run in later kernels. Old elements of a window may
+not be read at all, since they might be overwritten before.
 
 `planner.py` plans both ways: where all of `x` is read or written anyway, one kernel is better.
 """

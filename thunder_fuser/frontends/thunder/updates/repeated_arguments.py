@@ -97,7 +97,7 @@ def _updated_groups(trace: TraceCtx) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Raises a RuntimeError, for which Thunder compiles anew, if arguments share other elements."""
+    """Raises RuntimeError, so that Thunder compiles again, if arguments share other elements."""
 
     shared: tuple[str, ...]
 

@@ -93,7 +93,7 @@ def _hardshrink(self: Any, lambd: float = 0.5) -> Any:
 
 
 def _unfold(self: Any, dimension: int, size: int, step: int) -> Any:
-    """Windows that do not overlap are blocks, and parts of blocks; others are a view of torch's."""
+    """Windows that do not overlap are blocks, or parts of blocks; torch makes views of others."""
     if not is_patched():
         return _original_unfold(self, dimension, size, step)
     if self.ndim and 0 < size <= step:
@@ -107,7 +107,7 @@ def _unfold(self: Any, dimension: int, size: int, step: int) -> Any:
 
 def _fill_diagonal(self: Any, fill_value: float, wrap: bool = False) -> Any:
     """Fill the elements whose indices are all the same; of a tall matrix, wrapped, those of a
-    diagonal that begins anew below the last row.
+    diagonal that starts again below the last row.
     """
     known("fill_diagonal_")
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
