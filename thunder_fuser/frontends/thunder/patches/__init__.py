@@ -1,6 +1,7 @@
 """Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
 
 from thunder_fuser.frontends.thunder.patches import (
+    absent_attributes,
     attributes_set,
     autocast,
     autograd_functions,
@@ -17,6 +18,7 @@ from thunder_fuser.frontends.thunder.patches import (
     module_state,
     module_values,
     named_tuples,
+    names_set,
     nested_arguments,
     nll_gradients,
     out_arguments,
@@ -39,6 +41,7 @@ from thunder_fuser.frontends.thunder.patches import (
 def register() -> None:
     """Apply all patches, once, when the frontend is imported."""
     for patch in (
+        absent_attributes,
         attributes_set,
         autograd_functions,
         broadcasts,
@@ -54,6 +57,7 @@ def register() -> None:
         module_state,
         module_values,
         named_tuples,
+        names_set,
         nested_arguments,
         nll_gradients,
         out_arguments,

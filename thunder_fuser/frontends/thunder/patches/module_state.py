@@ -8,12 +8,12 @@ replace parameters, all of these are read from the module, and set there:
 
 - parameters, buffers and submodules are looked up by name at each call
 - buffers that the program assigns are the module's
-- attributes that are set or deleted on the compiled module, and state dictionaries, are the module's
+- attributes that are set or deleted on the compiled module, and its state dictionaries, are, too
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from thunder.core.module import ThunderModule

@@ -27,7 +27,12 @@ from weakref import WeakKeyDictionary
 
 from thunder.core import devices, dtypes, jit_ext
 from thunder.core.compile_data import get_compile_data
-from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, PseudoInst
+from thunder.core.interpreter import (
+    INTERPRETER_CALLBACKS,
+    ProvenanceRecord,
+    PseudoInst,
+    unwrap,
+)
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx
@@ -100,7 +105,7 @@ def _guard(value: Any) -> None:
         _guard_module(ctx, value)
     elif not _is_code(value.value, path, place) and (expected := expected_of(value.value)):
         seen.add(path)
-        _add(ctx, _readable(place, value.value), expected)
+        add_guard(_readable(place, value.value), expected)
 
 
 def _guard_module(ctx: Any, value: Any) -> None:
@@ -112,7 +117,7 @@ def _guard_module(ctx: Any, value: Any) -> None:
     known = _modules.setdefault(ctx, {})
     if place not in known:
         known[place] = ExpectedModule()
-        _add(ctx, place, known[place])
+        add_guard(place, known[place])
     expected = known[place].at(names)
     if is_call:
         expected.is_called = True
@@ -137,8 +142,21 @@ def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
     return place, names
 
 
-def _add(ctx: Any, place: ProvenanceRecord, expected: Expected) -> None:
-    ctx.add_constraint((_check_symbol, Proxy(history=as_given(place)), expected))
+def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
+    """Guard the value at a place."""
+    constraint = (_check_symbol, Proxy(history=as_given(place)), expected)
+    jit_ext.get_jit_ctx().add_constraint(constraint)
+
+
+def is_of_caller(value: Any) -> bool:
+    """True for objects that a prologue can read again, with attributes that it can look for."""
+    held, path = unwrap(value), path_of(value.provenance)
+    return (
+        path is not None
+        and _OF_EVERY_MODULE.isdisjoint(path)
+        and not isinstance(held, (*_OF_THE_TRACE, ModuleType))
+        and (len(path) == 1 or jit_ext.should_register_for_prologue(value.provenance))
+    )
 
 
 def as_given(place: ProvenanceRecord) -> ProvenanceRecord:
@@ -185,9 +203,7 @@ def _is_method(value: Any, name: str) -> bool:
     owner = getattr(value, "__self__", None)
     if isinstance(owner, _OWNERS_OF_FUNCTIONS):
         return False
-    return not isinstance(value, MethodType) or (
-        getattr(type(owner), name, None) is value.__func__
-    )
+    return not isinstance(value, MethodType) or (getattr(type(owner), name, None) is value.__func__)
 
 
 def _readable(place: ProvenanceRecord, value: Any) -> ProvenanceRecord:
