@@ -2,8 +2,7 @@
 
 Thunder guards the elements that a program reads, but not how many there are: a loop over a list of
 two tensors ran the program compiled for one. The guard is made where the interpreter first reads a
-container's elements, for functions compiled with this executor. Containers that are reached through
-a module are left alone: its hooks, parameters and submodules are dictionaries, too.
+container's elements, for functions compiled with this executor.
 
 Nor does Thunder see what Python reads in C: `math.prod(sizes)` and `sizes == [2, 3]` had the answer
 of the first call for ever. The elements of what such a function or comparison is given are read
@@ -16,18 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import interpreter, jit_ext, prims, utils
-from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
+from thunder.core.interpreter import ProvenanceRecord, WrappedValue
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.value_guards import as_given, is_a_home, path_of
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original: Callable[[Any], None] = WrappedValue.track_items
 _original_comparison: Callable[..., Any] = _HANDLERS["COMPARE_OP"]
-_SUBSCRIPTS = (PseudoInst.BINARY_SUBSCR, PseudoInst.LOAD_ATTR)
-_ARGUMENTS = (PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 
 
 def _check_keys(given: Any, expected: Sequence[Any], /) -> None:
@@ -54,7 +52,7 @@ def _track_items(value: Any) -> None:
 
 def guard(place: ProvenanceRecord, held: Any) -> None:
     """Guard the length of the list or tuple at a place, or the keys of the dictionary."""
-    container = Proxy(history=place, prefix="container")
+    container = Proxy(history=as_given(place), prefix="container")
     if type(held) in (list, tuple):
         jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
     elif _has_places(held):
@@ -62,20 +60,11 @@ def guard(place: ProvenanceRecord, held: Any) -> None:
 
 
 def is_guarded(place: ProvenanceRecord) -> bool:
-    """True for elements of arguments, and of what a function's globals and closure name."""
-    depth = 0
-    while place.inst in _SUBSCRIPTS and place.inputs[1].inst is PseudoInst.CONSTANT:
-        if _is_module(place) or not isinstance(place.inputs[1].value, str | int):
-            return False
-        place, depth = place.inputs[0], depth + 1
-    if place.inst in _ARGUMENTS:
-        return depth > 0
-    # `fn.__globals__` has all names of a file, used or not.
-    return place.inst is PseudoInst.INPUT_FN and depth > 1 and not _is_module(place)
-
-
-def _is_module(place: ProvenanceRecord) -> bool:
-    return bool(place.ext_flag & jit_ext.EXT_FLAG_IS_MODULE)
+    """True for what a prologue can read again, but for arguments, globals, attributes and members
+    of a module as a whole, of which a program uses a part.
+    """
+    path = path_of(place)
+    return path is not None and len(path) > 1 and not is_a_home(path)
 
 
 def _read(value: Any) -> None:

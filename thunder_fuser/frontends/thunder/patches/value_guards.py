@@ -177,6 +177,13 @@ def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
     return (place.inst, *reversed(keys)) if place.inst in _ROOTS else None
 
 
+def is_a_home(path: tuple[Any, ...]) -> bool:
+    """True for dictionaries of all attributes, members or global names, and for what is of every
+    module, such as its hooks.
+    """
+    return path[-1] in (*_MEMBERS, _GLOBALS) or not _OF_EVERY_MODULE.isdisjoint(path)
+
+
 def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool:
     """True for what belongs to the code that is traced: parts of functions and modules, methods,
     attributes of what a global name has, such as a Python module, and callables that are named by
