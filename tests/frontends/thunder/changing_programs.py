@@ -146,8 +146,9 @@ def random_changing_program(seed: int, statements: int = 5, calls: int = 4) -> P
     draw = random.Random(seed)
     kinds = [READS, READS, READS, (*WRITES, *IN_FORWARD)]
     lines = [_statement(draw, draw.choice(kinds)) for _ in range(statements)]
-    body = ["global COUNT, KIND, TENSOR", "y = torch.tanh(x)", *lines, "return y / (1 + y.abs()) + x"]
-    forward = textwrap.indent("\n".join(["def forward(self, x, options):", *_indented(body)]), "    ")
+    begin = ["global COUNT, KIND, TENSOR", "y = torch.tanh(x)"]
+    body = _indented([*begin, *lines, "return y / (1 + y.abs()) + x"])
+    forward = textwrap.indent("\n".join(["def forward(self, x, options):", *body]), "    ")
     changes = [
         "\n".join(
             _statement(draw, draw.choice([WRITES, BETWEEN])) for _ in range(draw.randint(0, 3))

@@ -1,4 +1,4 @@
-"""Functions of torch that are interpreted: interpolations of other modes, ranges of the profiler."""
+"""Functions of torch that are interpreted: interpolations of other modes, profiler ranges."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Names(Expected):
         self.list_names = list_names
 
     def holds(self, given: Any) -> bool:
-        return self.list_names(given) == self.value
+        return bool(self.list_names(given) == self.value)
 
 
 def _guard(held: WrappedValue, name: WrappedValue, has: bool) -> None:

@@ -33,7 +33,7 @@ def member(module: nn.Module, home: str, name: str) -> Any:
     """
     *owners, last = name.split(".")
     for owner in owners:
-        module = module._modules[owner]  # type: ignore[assignment]
+        module = module._modules[owner]
     return getattr(module, home)[last]
 
 
