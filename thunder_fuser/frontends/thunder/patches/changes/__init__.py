@@ -4,6 +4,7 @@ from thunder_fuser.frontends.thunder.patches.changes import (
     attributes_set,
     containers_changed,
     module_buffers,
+    names_set,
 )
 
 PATCHES = (
@@ -11,4 +12,5 @@ PATCHES = (
     # Writes its changes before those of attributes, so that it wraps what writes these.
     containers_changed,
     module_buffers,
+    names_set,
 )

@@ -21,12 +21,8 @@ from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.guards import container_guards
-from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, is_a_home, path_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-
-_PARTS = {*jit_ext.MODULE_MEMBER_DICT_ATTRS, "__globals__"}
-"""Dictionaries whose changes are attributes set, and global names."""
 
 
 def _fill(container: list[Any] | dict[Any, Any], elements: Any, /) -> None:
@@ -81,7 +77,7 @@ def _track_items(original: Callable[[Any], None], value: Any) -> None:
         and not value.has_item_tracking
         and type(held) in (list, dict)
         and (path := path_of(value.provenance))
-        and path[-1] not in _PARTS
+        and not is_a_home(path)
     ):
         _tracing.outside.append(_Outside(value, value.provenance, held, held.copy()))
     original(value)
@@ -96,9 +92,7 @@ def _write_changes(original: Callable[..., None], ctx: Any, epilogue: TraceCtx) 
 
 
 def _write(outside: _Outside, epilogue: TraceCtx) -> None:
-    if not container_guards.is_guarded(outside.place):
-        container_guards.guard(outside.place, outside.elements)
-    target = Proxy(history=outside.place)
+    target = Proxy(history=as_given(outside.place))
     # By its elements: what comes from outside is written as the container that is read there.
     outside.wrapped.provenance = ProvenanceRecord(PseudoInst.NEW, inputs=[])
     with tracectx(epilogue):

@@ -21,12 +21,20 @@ from thunder_fuser.frontends.thunder.patches.patched import has_patches
 _original: Callable[[ThunderModule, str, Any], None] = ThunderModule.set_buffer
 
 
+def as_assigned(module: ThunderModule, name: str, value: Any) -> tuple[str, Any]:
+    """Return the qualified name of a buffer that a program of the module assigns, without the dot
+    that it may begin with, and the value to keep.
+    """
+    name = name.removeprefix(".")
+    if isinstance(value, torch.Tensor) and not module.get_buffer(name).requires_grad:
+        value = value.detach()
+    return name, value
+
+
 def _set_buffer(self: ThunderModule, name: str, value: Any) -> None:
     """Set the buffer of a name that begins with the module itself, "", or with a submodule."""
     if has_patches(thunder.compile_data(self)):
-        name = name.removeprefix(".")
-        if isinstance(value, torch.Tensor) and not self.get_buffer(name).requires_grad:
-            value = value.detach()
+        name, value = as_assigned(self, name, value)
     _original(self, name, value)
 
 

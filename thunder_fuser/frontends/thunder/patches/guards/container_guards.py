@@ -2,8 +2,7 @@
 
 Thunder guards the elements that a program reads, but not how many there are: a loop over a list of
 two tensors ran the program compiled for one. The guard is made where the interpreter first reads an
-element of a container. Containers that are reached through a module have none: a module's hooks,
-parameters and submodules are dictionaries, too.
+element of a container.
 
 Thunder does not see what C code reads either: `math.prod(sizes)` and `sizes == [2, 3]` kept the
 answer of the first call. Here the elements are read, and so guarded, before such a call.
@@ -15,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import interpreter, jit_ext, prims, utils
-from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue
+from thunder.core.interpreter import ProvenanceRecord, WrappedValue
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, is_a_home, path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
@@ -52,7 +51,7 @@ def _track_items(value: Any) -> None:
 
 def guard(place: ProvenanceRecord, held: Any) -> None:
     """Guard the length of the list or tuple at a place, or the keys of the dictionary."""
-    container = Proxy(history=place, prefix="container")
+    container = Proxy(history=as_given(place), prefix="container")
     if type(held) in (list, tuple):
         jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
     elif _has_places(held):
@@ -60,20 +59,11 @@ def guard(place: ProvenanceRecord, held: Any) -> None:
 
 
 def is_guarded(place: ProvenanceRecord) -> bool:
-    """True for elements of arguments, and of what a function's globals and closure name."""
+    """True for what a prologue can read again, but for arguments, globals, attributes and members
+    of a module as a whole, of which a program uses a part.
+    """
     path = path_of(place)
-    if path is None or _is_of_module(place):
-        return False
-    root, *keys = path
-    # `fn.__globals__` has all names of a file, used or not.
-    return len(keys) > (1 if root is PseudoInst.INPUT_FN else 0)
-
-
-def _is_of_module(place: ProvenanceRecord) -> bool:
-    """True for a module, and for what is reached through one."""
-    if place.ext_flag & jit_ext.EXT_FLAG_IS_MODULE:
-        return True
-    return bool(place.inputs) and _is_of_module(place.inputs[0])
+    return path is not None and len(path) > 1 and not is_a_home(path)
 
 
 def _read(value: Any) -> None:

@@ -7,7 +7,8 @@ attributes, items, and names of closures and of globals are guarded where the in
 meets them, for functions compiled with this executor:
 
 - a function written in Python by its code and defaults; what it reads is guarded where it is read
-- an object whose attributes are read by its type; all submodules of a module in one guard
+- an object whose attributes are read by its type
+- a module by its hooks, in one guard with the types of all submodules, and their hooks
 - a type, a member of an enumeration, and a function that is not written in Python by its identity
 - any other value, such as None, a dtype or a set, by its type and an equal value
 
@@ -17,24 +18,32 @@ than the compiled one, are taken as constant, as code is.
 
 from __future__ import annotations
 
-import copy
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from thunder.core import devices, dtypes, jit_ext
 from thunder.core.compile_data import get_compile_data
-from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, PseudoInst
+from thunder.core.interpreter import (
+    INTERPRETER_CALLBACKS,
+    ProvenanceRecord,
+    PseudoInst,
+    unwrap,
+)
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx
 from thunder.executors.pythonex import ex
 from torch.nn import Module
 
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
+    Expected,
+    ExpectedModule,
+    expected_of,
+)
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _CALLBACK = INTERPRETER_CALLBACKS.WRAP_CALLBACK
@@ -44,112 +53,13 @@ _ROOTS = (PseudoInst.INPUT_FN, PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 _GLOBALS = "__globals__"
 _MEMBERS = jit_ext.MODULE_MEMBER_DICT_ATTRS
 _SUBMODULES = "_modules"
+_OF_EACH_CALL = "_backward_hooks"
+"""An attribute that each call of a module reads, before all other hooks."""
 _OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"} - _MEMBERS
 
-_GUARDED_BY_THUNDER = (int, float, complex, str, slice)
 _OWNERS_OF_FUNCTIONS = (type(None), ModuleType, type)
 _OUTERMOST = len(("root", "forward", "__func__"))
 _OF_THE_TRACE = (Proxy, dtypes.dtype, devices.Device)
-_NOT_GUARDED = (CellType, CodeType, ModuleType)
-
-
-class Expected:
-    """What a value must be for a program to be valid; `holds` decides."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def holds(self, given: Any) -> bool:
-        """True for a value of the same type and an equal value."""
-        return type(given) is type(self.value) and bool(given == self.value)
-
-    def __repr__(self) -> str:
-        return f"{self.value!r}"
-
-
-class _Same(Expected):
-    def holds(self, given: Any) -> bool:
-        return given is self.value
-
-
-class _OfType(Expected):
-    def holds(self, given: Any) -> bool:
-        return type(given) is self.value
-
-
-class _OfCode(Expected):
-    """Code of a function or method, and its defaults, which are constants of a program."""
-
-    def holds(self, given: Any) -> bool:
-        constants = _constants_of(given)
-        return len(constants) == len(self.value) and all(
-            a is b or (type(a) is type(b) and isinstance(a, _GUARDED_BY_THUNDER) and a == b)
-            for a, b in zip(constants, self.value, strict=True)
-        )
-
-
-def _constants_of(function: Any) -> tuple[Any, ...]:
-    if isinstance(function, MethodType):
-        function = function.__func__
-    if not isinstance(function, FunctionType):
-        return ()
-    named = (function.__kwdefaults__ or {}).values()
-    return (function.__code__, *(function.__defaults__ or ()), *named)
-
-
-class _OfKeys(Expected):
-    """Type and keys of a dictionary of another type than dict, whose keys are not guarded yet."""
-
-    def holds(self, given: Any) -> bool:
-        return type(given) is type(self.value) and list(given) == list(self.value)
-
-
-class _Submodules(Expected):
-    """Number of the submodules of a module, and their types by name, with those inside of each."""
-
-    value: dict[str, tuple[type | None, _Submodules]]
-    count: int | None = None
-
-    def at(self, names: Sequence[str]) -> _Submodules:
-        """Return what is expected in the submodule with these names, outermost first."""
-        found = self
-        for name in names:
-            found = found.value.setdefault(name, (None, _Submodules({})))[1]
-        return found
-
-    def __repr__(self) -> str:
-        return "the submodules of its first call"
-
-    def holds(self, given: Any) -> bool:
-        modules = given._modules
-        if self.count not in (None, len(modules)):
-            return False
-        # A loop, and no call for a module without submodules: this runs at each call of a model.
-        for name, (kind, inside) in self.value.items():
-            module = modules.get(name)
-            if type(module) is not kind or (inside.value and not inside.holds(module)):
-                return False
-        return True
-
-
-def expected_of(value: Any) -> Expected | None:
-    """Return what is guarded of a value; None if nothing."""
-    if isinstance(value, (*_GUARDED_BY_THUNDER, *_NOT_GUARDED)):
-        return None
-    if isinstance(value, FunctionType | MethodType):
-        return _OfCode(_constants_of(value))
-    if isinstance(value, type | enum.Enum):
-        return _Same(value)
-    if isinstance(value, dict) and type(value) is not dict:
-        return _OfKeys(value.copy())
-    if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
-        return _OfType(type(value))
-    if callable(value):
-        return _Same(value)
-    try:
-        return Expected(copy.copy(value)) if (value == value) is True else _Same(value)
-    except Exception:  # a type that compares or copies nothing
-        return _Same(value)
 
 
 def _check(given: Any, expected: Expected, /) -> None:
@@ -167,8 +77,8 @@ _seen: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
 """Places that have a guard, by trace: a global name is met wherever it is read."""
 _made: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
 """Places whose value is one of the trace, by trace: the caller's has other parts."""
-_modules: WeakKeyDictionary[Any, dict[ProvenanceRecord, _Submodules]] = WeakKeyDictionary()
-"""Types of submodules that a trace expects, by the place of the module that has them all."""
+_modules: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedModule]] = WeakKeyDictionary()
+"""What a trace expects of modules, by the place of the module that has them all."""
 
 
 def _wrapped(value: Any) -> Any:
@@ -191,25 +101,30 @@ def _guard(value: Any) -> None:
     if path in seen or any(path[:k] in made for k in range(len(path) + 1)):
         return
     members = path[-1] if place.inst is PseudoInst.LOAD_ATTR else path[-2]
-    if members == _SUBMODULES:
-        _guard_submodules(ctx, value)
+    if members == _SUBMODULES or path[-1] == _OF_EACH_CALL:
+        _guard_module(ctx, value)
     elif not _is_code(value.value, path, place) and (expected := expected_of(value.value)):
         seen.add(path)
-        _add(ctx, _readable(place, value.value), expected)
+        add_guard(_readable(place, value.value), expected)
 
 
-def _guard_submodules(ctx: Any, value: Any) -> None:
-    """Guard the type of a submodule, or the number of a module's submodules."""
-    place, names = _outermost(value.provenance)
+def _guard_module(ctx: Any, value: Any) -> None:
+    """Guard the type of a submodule, the number of a module's submodules, or how it is called."""
+    place = value.provenance
+    if is_call := place.inputs[1].value == _OF_EACH_CALL:
+        place = place.inputs[0]
+    place, names = _outermost(place)
     known = _modules.setdefault(ctx, {})
     if place not in known:
-        known[place] = _Submodules({})
-        _add(ctx, place, known[place])
-    inside = known[place].at(names)
-    if isinstance(value.value, dict):
-        inside.count = len(value.value)
+        known[place] = ExpectedModule()
+        add_guard(place, known[place])
+    expected = known[place].at(names)
+    if is_call:
+        expected.is_called = True
+    elif isinstance(value.value, dict):
+        expected.count = len(value.value)
     else:
-        known[place].at(names[:-1]).value[names[-1]] = (type(value.value), inside)
+        expected.value = type(value.value)
 
 
 def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
@@ -227,8 +142,21 @@ def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
     return place, names
 
 
-def _add(ctx: Any, place: ProvenanceRecord, expected: Expected) -> None:
-    ctx.add_constraint((_check_symbol, Proxy(history=as_given(place)), expected))
+def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
+    """Guard the value at a place."""
+    constraint = (_check_symbol, Proxy(history=as_given(place)), expected)
+    jit_ext.get_jit_ctx().add_constraint(constraint)
+
+
+def is_of_caller(value: Any) -> bool:
+    """True for objects that a prologue can read again, with attributes that it can look for."""
+    held, path = unwrap(value), path_of(value.provenance)
+    return (
+        path is not None
+        and _OF_EVERY_MODULE.isdisjoint(path)
+        and not isinstance(held, (*_OF_THE_TRACE, ModuleType))
+        and (len(path) == 1 or jit_ext.should_register_for_prologue(value.provenance))
+    )
 
 
 def as_given(place: ProvenanceRecord) -> ProvenanceRecord:
@@ -249,6 +177,13 @@ def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
     return (place.inst, *reversed(keys)) if place.inst in _ROOTS else None
 
 
+def is_a_home(path: tuple[Any, ...]) -> bool:
+    """True for dictionaries of all attributes, members or global names, and for what is of every
+    module, such as its hooks.
+    """
+    return path[-1] in (*_MEMBERS, _GLOBALS) or not _OF_EVERY_MODULE.isdisjoint(path)
+
+
 def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool:
     """True for what belongs to the code that is traced: parts of functions and modules, methods,
     attributes of what a global name has, such as a Python module, and callables that are named by
@@ -261,11 +196,21 @@ def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool
     is_attribute = place.inst is PseudoInst.LOAD_ATTR
     if is_attribute and (not name.isidentifier() or name.startswith("__")):
         return True
-    if is_attribute and not isinstance(getattr(value, "__self__", None), _OWNERS_OF_FUNCTIONS):
+    if is_attribute and _is_method(value, name):
         return True
     if not callable(value) or _GLOBALS not in owners:
         return False
     return is_attribute or (owners[-1] == _GLOBALS and owners.index(_GLOBALS) > _OUTERMOST)
+
+
+def _is_method(value: Any, name: str) -> bool:
+    """True for what an object has by this name from its type; a bound method that is kept under
+    another name, as in `self.act = gate.forward`, is a value.
+    """
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, _OWNERS_OF_FUNCTIONS):
+        return False
+    return not isinstance(value, MethodType) or (getattr(type(owner), name, None) is value.__func__)
 
 
 def _readable(place: ProvenanceRecord, value: Any) -> ProvenanceRecord:
@@ -304,7 +249,10 @@ def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
         return True
     proxy, expected = arguments
     try:
-        found: bool = expected.holds(_read(proxy.history, roots))
+        given = _read(proxy.history, roots)
+        if isinstance(expected, ExpectedModule):
+            expected.see_calls(given)
+        found: bool = expected.holds(given)
     except Exception:  # of the caller's code, as it is read once more
         return False
     return found

@@ -5,6 +5,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     broadcasts,
     named_tuples,
     out_arguments,
+    torch_code,
     torch_keywords,
     unknown_calls,
 )
@@ -13,6 +14,7 @@ PATCHES = (
     broadcasts,
     named_tuples,
     out_arguments,
+    torch_code,
     torch_keywords,
     unknown_calls,
     # Last, so that it casts the operands of whatever the others call.
