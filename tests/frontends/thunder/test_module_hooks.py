@@ -23,11 +23,11 @@ def scaled(x: torch.Tensor, scales: Mapping[str, float]) -> torch.Tensor:
 
 def prologue(function: object, *args: object) -> list[str]:
     """The lines that check inputs, without the time that making them took, and without the numbers
-    of guarded values, which count all names of the trace.
+    of names, which count all names of the trace.
     """
     compiled = jit(function)
     compiled(*args)
-    text = re.sub(r"given\d+", "given", str(thunder.last_prologue_traces(compiled)[-1]))
+    text = re.sub(r"\b([a-z]+)\d+", r"\1", str(thunder.last_prologue_traces(compiled)[-1]))
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
