@@ -34,7 +34,8 @@ def _is_common(kind: type) -> bool:
 
 def _flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Flat:
     """Return the leaves and the structure of `args`; TypeError if Thunder does not accept it."""
-    if not _is_common(type(args)):
+    kind: type = type(args)
+    if not _is_common(kind):
         return _original(args, namespace)
     return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
 
