@@ -620,7 +620,7 @@ MODES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("mode", "seeds"),
     [
-        # Seldom more than one mode tells about a program what the others do not.
+        # A plain run has each program in one mode, and a campaign in all of them.
         *(pytest.param(m, range(k, 73, len(MODES) + 1), id=m) for k, m in enumerate(MODES)),
         *(
             pytest.param(m, range(73), id=f"{m}, all seeds", marks=pytest.mark.campaign)
