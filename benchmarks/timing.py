@@ -25,20 +25,20 @@ _COPY_BYTES = 1 << 30
 
 
 def host_clock(call: Call) -> float:
-    """Wall time; releasing the results does not count."""
-    start = time.perf_counter()
-    results = call()
-    seconds = time.perf_counter() - start
-    del results
-    return seconds
+    """Wall time of a call."""
+    return _seconds(call, time.perf_counter)
 
 
 def thread_clock(call: Call) -> float:
     """CPU time of this thread: exact on a busy machine, for work that has no other threads."""
-    start = time.thread_time()
+    return _seconds(call, time.thread_time)
+
+
+def _seconds(call: Call, now: Callable[[], float]) -> float:
+    start = now()
     results = call()
-    seconds = time.thread_time() - start
-    del results
+    seconds = now() - start
+    del results  # releasing them does not count
     return seconds
 
 

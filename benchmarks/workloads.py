@@ -183,7 +183,6 @@ def _of_log_softmax(y: Tensor, dy: Tensor) -> tuple[Tensor]:
 _TALL = _rows(8192, 512, 3)
 _LONG = _rows(8192, 1024, 4)
 _WIDE = _rows(4096, 256, 3)
-_IMAGES = _rows(64, 8, 2)
 _RESIDUAL = (programs.residual, programs.residual_backward)
 _RMS = (programs.rms_norm, programs.rms_norm_backward)
 _LAYER = (programs.layer_norm, programs.layer_norm_backward)

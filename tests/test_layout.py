@@ -56,6 +56,11 @@ LAYERS_OF_THUNDER = (
     ),
     *("first_calls", "compiled", "fuser", "recipes", "plans", "__init__"),
 )
+# The same of its patches.
+LAYERS_OF_PATCHES = (
+    *("patched", "guards", "changes", "interpreter", "torch_calls", "tensors"),
+    *("gradients", "modules", "__init__"),
+)
 # Reports read everything; only what a user calls by name may ask for one.
 READERS_OF_INSPECT = ("inspect", "frontends", "demo", "explain", "__init__", "__main__")
 
@@ -93,9 +98,16 @@ def test_imports_run_one_way(path: Path) -> None:
     assert set(imported_layers(path)) <= set(allowed)
 
 
-def test_imports_of_the_thunder_frontend_run_one_way() -> None:
-    folder, package = PACKAGE / "frontends" / "thunder", "thunder_fuser.frontends.thunder"
-    order = LAYERS_OF_THUNDER
+@pytest.mark.parametrize(
+    ("package", "order"),
+    [
+        ("thunder_fuser.frontends.thunder", LAYERS_OF_THUNDER),
+        ("thunder_fuser.frontends.thunder.patches", LAYERS_OF_PATCHES),
+    ],
+    ids=["thunder", "patches"],
+)
+def test_imports_of_the_thunder_frontend_run_one_way(package: str, order: tuple[str, ...]) -> None:
+    folder = ROOT.joinpath(*package.split("."))
     for path in sorted(folder.rglob("*.py")):
         allowed = order[: order.index(layer(path, folder)) + 1]
         assert set(imported_layers(path, package, order)) <= set(allowed), path

@@ -12,10 +12,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.batch import Batch, check_between_guards, checked, every_other, fusions_of
 from tests.support.generator_cats import cat_case
 from tests.support.seeds import blocks
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.passes.rewrite import memory_behind_results
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -27,20 +26,11 @@ GUARDED = range(7_000, 7_024)
 
 @blocks(CASES, BATCH, always=40)
 def test_random_cats_equal_float64(device: torch.device, first: int) -> None:
-    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
-    batch = Batch(device, H200 if for_gpu else None)
-    planned = []
+    cases = map(cat_case, range(first, first + BATCH))
     sliced = 0
-    for seed in range(first, first + BATCH):
-        case = cat_case(seed)
-        inputs = case.fresh_inputs(device)
-        compiled = executable(CompiledFusion(case.fusion), inputs, batch, device)
-        sliced += bool(compiled.plan.placement.slices)
-        planned.append((case, inputs, compiled))
-    for case, inputs, compiled in planned:
-        outputs = compiled(inputs)
-        case.check(outputs)
-        check_sharing(compiled.plan, outputs)
+    for _, plan, outputs in checked(fusions_of(cases), every_other(device, first // BATCH), device):
+        sliced += bool(plan.placement.slices)
+        check_sharing(plan, outputs)
     assert sliced > BATCH / 4
 
 
@@ -55,7 +45,6 @@ def check_sharing(plan: SegmentedFusion, outputs: Sequence[torch.Tensor]) -> Non
 
 
 def test_nothing_is_written_beside_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = map(cat_case, GUARDED)
-    guarded = ((case, CompiledFusion(case.fusion)) for case in cases)
-    launches = check_between_guards(guarded, Batch(torch.device("cpu"), H200), monkeypatch)
+    batch = Batch(torch.device("cpu"), H200)
+    launches = check_between_guards(fusions_of(map(cat_case, GUARDED)), batch, monkeypatch)
     assert launches > len(GUARDED)

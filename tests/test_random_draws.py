@@ -10,10 +10,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.batch import Batch, check_between_guards, checked, every_other, fusions_of
 from tests.support.generator import Case, random_case
 from tests.support.seeds import blocks
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.fusion import RandomOp
 
@@ -28,26 +27,15 @@ def case(seed: int) -> Case:
 
 @blocks(CASES, BATCH, always=60)
 def test_random_draws_equal_the_reference(device: torch.device, first: int) -> None:
-    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
-    batch = Batch(device, H200 if for_gpu else None)
-    planned = []
-    draws = 0
-    for seed in range(first, first + BATCH):
-        made = case(seed)
-        inputs = made.fresh_inputs(device)
-        compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
-        draws += sum(isinstance(e, RandomOp) for e in compiled.plan.fusion.exprs)
-        planned.append((made, inputs, compiled))
-    for made, inputs, compiled in planned:
-        outputs = compiled(inputs)
-        made.check(outputs, made.updated(inputs))
-    assert draws > BATCH
+    cases = map(case, range(first, first + BATCH))
+    batch = every_other(device, first // BATCH)
+    plans = [made.plan for made in checked(fusions_of(cases), batch, device)]
+    assert sum(isinstance(e, RandomOp) for plan in plans for e in plan.fusion.exprs) > BATCH
 
 
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = map(case, GUARDED)
-    guarded = ((c, CompiledFusion(c.fusion)) for c in made)
-    launches = check_between_guards(guarded, Batch(torch.device("cpu"), H200), monkeypatch)
+    batch = Batch(torch.device("cpu"), H200)
+    launches = check_between_guards(fusions_of(map(case, GUARDED)), batch, monkeypatch)
     assert launches > len(GUARDED) // 2

@@ -10,10 +10,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.batch import Batch, check_between_guards, checked, every_other, fusions_of
 from tests.support.generator import Case, random_case
 from tests.support.seeds import blocks
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.fusion import GatherOp
 
@@ -28,21 +27,13 @@ def case(seed: int) -> Case:
 
 @blocks(CASES, BATCH, always=120)
 def test_random_gathers_equal_float64(device: torch.device, first: int) -> None:
-    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
-    batch = Batch(device, H200 if for_gpu else None)
-    planned = []
+    cases = map(case, range(first, first + BATCH))
+    batch = every_other(device, first // BATCH)
     gathers = computed = 0
-    for seed in range(first, first + BATCH):
-        made = case(seed)
-        inputs = made.fresh_inputs(device)
-        compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
-        reads = [e for e in compiled.plan.fusion.exprs if isinstance(e, GatherOp)]
+    for made, plan, _ in checked(fusions_of(cases), batch, device):
+        reads = [e for e in plan.fusion.exprs if isinstance(e, GatherOp)]
         gathers += len(reads)
         computed += sum(e.index not in made.fusion.inputs for e in reads)
-        planned.append((made, inputs, compiled))
-    for made, inputs, compiled in planned:
-        outputs = compiled(inputs)
-        made.check(outputs, made.updated(inputs))
     assert gathers > BATCH
     assert computed > BATCH // 4
 
@@ -50,7 +41,6 @@ def test_random_gathers_equal_float64(device: torch.device, first: int) -> None:
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = map(case, GUARDED)
-    guarded = ((c, CompiledFusion(c.fusion)) for c in made)
-    launches = check_between_guards(guarded, Batch(torch.device("cpu"), H200), monkeypatch)
+    batch = Batch(torch.device("cpu"), H200)
+    launches = check_between_guards(fusions_of(map(case, GUARDED)), batch, monkeypatch)
     assert launches > len(GUARDED) // 2

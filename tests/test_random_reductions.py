@@ -13,7 +13,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.batch import (
+    Batch,
+    check_between_guards,
+    checked,
+    every_other,
+    executable,
+    fusions_of,
+)
 from tests.support.generator import Case, random_case
 from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -35,21 +42,13 @@ def case(seed: int) -> Case:
 
 @blocks(CASES, BATCH, always=120)
 def test_random_reductions_equal_float64(device: torch.device, first: int) -> None:
-    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
-    batch = Batch(device, H200 if for_gpu else None)
-    planned = []
+    cases = map(case, range(first, first + BATCH))
+    batch = every_other(device, first // BATCH)
     several = staged = 0
-    for seed in range(first, first + BATCH):
-        made = case(seed)
-        inputs = made.fresh_inputs(device)
-        compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
-        segments = [s for s in compiled.plan.segments if s.folds]
+    for _, plan, _ in checked(fusions_of(cases), batch, device):
+        segments = [s for s in plan.segments if s.folds]
         several += sum(len(s.folds) > 1 for s in segments)
-        staged += len({s.index for s in segments} & {b.producer for b in compiled.plan.boundaries})
-        planned.append((made, inputs, compiled))
-    for made, inputs, compiled in planned:
-        outputs = compiled(inputs)
-        made.check(outputs, made.updated(inputs))
+        staged += len({s.index for s in segments} & {b.producer for b in plan.boundaries})
     assert several > 8
     assert staged > 2
 
@@ -57,9 +56,8 @@ def test_random_reductions_equal_float64(device: torch.device, first: int) -> No
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = map(case, GUARDED)
-    guarded = ((c, CompiledFusion(c.fusion)) for c in made)
-    launches = check_between_guards(guarded, Batch(torch.device("cpu"), H200), monkeypatch)
+    batch = Batch(torch.device("cpu"), H200)
+    launches = check_between_guards(fusions_of(map(case, GUARDED)), batch, monkeypatch)
     assert launches > len(GUARDED)
 
 
@@ -89,5 +87,5 @@ def test_plans_for_devices_of_any_prices_are_right(
 def test_what_other_seeds_have_found(
     monkeypatch: pytest.MonkeyPatch, info: DeviceInfo | None
 ) -> None:
-    guarded = ((c, CompiledFusion(c.fusion)) for c in map(case, FOUND))
-    assert check_between_guards(guarded, Batch(torch.device("cpu"), info), monkeypatch)
+    batch = Batch(torch.device("cpu"), info)
+    assert check_between_guards(fusions_of(map(case, FOUND)), batch, monkeypatch)

@@ -12,10 +12,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.batch import Batch, check_between_guards, checked, every_other, fusions_of
 from tests.support.generator import Case, random_case
 from tests.support.seeds import blocks
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 
 CASES = 120
@@ -33,22 +32,14 @@ def case(seed: int) -> Case:
 
 @blocks(CASES, BATCH, always=60)
 def test_random_scans_equal_float64(device: torch.device, first: int) -> None:
-    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
-    batch = Batch(device, SHORT_TILES if for_gpu else None)
-    planned = []
+    cases = map(case, range(first, first + BATCH))
+    batch = every_other(device, first // BATCH, SHORT_TILES)
     kernels = several = fused = 0
-    for seed in range(first, first + BATCH):
-        made = case(seed)
-        inputs = made.fresh_inputs(device)
-        compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
-        segments = [s for s in compiled.plan.segments if s.kind == "scan"]
+    for _, plan, _ in checked(fusions_of(cases), batch, device):
+        segments = [s for s in plan.segments if s.kind == "scan"]
         kernels += len(segments)
         several += sum(len(s.folds) > 1 for s in segments)
         fused += sum(len(s.fusion.exprs) > len(s.folds) for s in segments)
-        planned.append((made, inputs, compiled))
-    for made, inputs, compiled in planned:
-        outputs = compiled(inputs)
-        made.check(outputs, made.updated(inputs))
     assert kernels > BATCH // 2
     assert several > 1
     assert fused > BATCH // 4
@@ -57,7 +48,6 @@ def test_random_scans_equal_float64(device: torch.device, first: int) -> None:
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = map(case, GUARDED)
-    guarded = ((c, CompiledFusion(c.fusion)) for c in made)
-    launches = check_between_guards(guarded, Batch(torch.device("cpu"), SHORT_TILES), monkeypatch)
+    batch = Batch(torch.device("cpu"), SHORT_TILES)
+    launches = check_between_guards(fusions_of(map(case, GUARDED)), batch, monkeypatch)
     assert launches > len(GUARDED)

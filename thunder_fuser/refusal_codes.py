@@ -148,7 +148,7 @@ CODES = (
         "in-place",
         "an update writes to memory that is visible elsewhere, or that the region allocated",
         "write the result to a new tensor",
-        "def f(x, n):\n    y = x.exp()\n    y[n] = 0\n    return y\njit(f)(x, n - 1)",
+        "jit(lambda x: F.relu(x.exp(), inplace=True))(x)",
     ),
     Code(
         "index",
@@ -312,6 +312,12 @@ CODES = (
         "the kernel cache's folder cannot be written",
         "set `THUNDER_FUSER_CACHE_DIR` to a writable folder",
         '(folder / "file").touch()\nproblem_of(folder / "file" / "cache")',
+    ),
+    Code(
+        "update",
+        "an input is read after a kernel has written a part of it in place",
+        "none needed: a later kernel reads it",
+        "def f(x):\n    x[2:4] = 0\n    return x.exp()\njit(f)(x)",
     ),
     Code(
         "view",

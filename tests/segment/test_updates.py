@@ -364,3 +364,17 @@ def test_results_keep_their_numbers_when_updated_inputs_change_later(update: Upd
         inputs[fusion.inputs.index(u.target)].fill_(99.0)
     for view, x, copy in zip(fusion.outputs, outputs, copies, strict=True):
         assert torch.equal(x, copy) or view in values, f"{view} changed with an input"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_rows_are_written_into_an_input_that_nothing_reads(order: Sequence[int]) -> None:
+    b = FusionBuilder()
+    x = b.tensor((8192, 1024), Float)
+    y = b.tensor((8192, 1024), Float, allocation=order)
+    normed = b.pointwise("div", x, b.reduce("sum", x, [1], keepdim=True))
+    assert isinstance(normed, TensorView)
+    b.output(normed, y)
+    plan = CompiledFusion(b.build()).dense_plan(torch.device("cpu"))
+    assert plan.copies == 0
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal

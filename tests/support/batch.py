@@ -98,6 +98,33 @@ def executable(
     return compile_plan(compiled.plan(inputs), device, batch)
 
 
+def fusions_of(cases: Iterable[Case]) -> Iterator[tuple[Case, CompiledFusion]]:
+    """Cases with their fusions, to be planned as they are."""
+    return ((case, CompiledFusion(case.fusion)) for case in cases)
+
+
+class Checked(NamedTuple):
+    """A case that ran: its plan, and what it returned, which is right."""
+
+    case: Case
+    plan: SegmentedFusion
+    outputs: Sequence[torch.Tensor]
+
+
+def checked(
+    cases: Iterable[tuple[Case, CompiledFusion]], batch: Batch, device: torch.device
+) -> Iterator[Checked]:
+    """Plan all cases, compile them as one program, run them, and check what they return."""
+    planned = []
+    for case, fusion in cases:
+        inputs = case.fresh_inputs(device)
+        planned.append((case, inputs, executable(fusion, inputs, batch, device)))
+    for case, inputs, run in planned:
+        outputs = run(inputs)
+        case.check(outputs, case.updated(inputs))
+        yield Checked(case, run.plan, outputs)
+
+
 # ---- checked launches
 
 
@@ -223,6 +250,13 @@ def check_between_guards(
     for case, inputs, _, compiled in planned:
         case.check(compiled(inputs), case.updated(inputs))
     return sum(target.launches for _, _, target, _ in planned)
+
+
+def every_other(device: torch.device, number: int, info: DeviceInfo = H200) -> Batch:
+    """A batch with the device's own schedules, or if its number is odd and the host runs it, with
+    those of a GPU: the text that the GPU would get.
+    """
+    return Batch(device, info if device.type == "cpu" and number % 2 else None)
 
 
 def batch_for(device: torch.device, schedule: DeviceInfo | str | None) -> Batch:

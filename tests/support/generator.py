@@ -22,6 +22,7 @@ from tests.support.generator_program import SIZES, Program
 from tests.support.generator_reductions import group_step, reduction_step
 from tests.support.generator_scans import scan_step
 from tests.support.generator_views import factory_step, view_step
+from tests.support.generator_windows import windows_step
 from tests.support.inputs import copy_of
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, TensorView
@@ -71,6 +72,7 @@ def random_case(
     scans: bool = False,
     calls: bool = False,
     counters: bool = False,
+    windows: bool = False,
     sizes: tuple[int, ...] = SIZES,
     special: bool = False,
 ) -> Case:
@@ -81,7 +83,8 @@ def random_case(
     `reductions` a third of the steps folds dimensions, with `groups` rows and groups of them, with
     `gathers` as many read at indices that data decide, with `draws` as many draw random numbers,
     with `scans` as many scan one, with `calls` as many call torch.
-    `counters`: with numbers in CPU tensors, which are updated. `special`: with extreme numbers.
+    `counters`: with numbers in CPU tensors, which are updated. `windows`: with windows of inputs,
+    which are updated. `special`: with extreme numbers.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations), sizes=sizes, special=special)
     shape = [*p.shape()]
@@ -103,6 +106,8 @@ def random_case(
     if groups:
         group_step(p)
     _results(p, updates)
+    if windows:
+        windows_step(p)
     for counter in counted:
         _count(p, counter)
     return Case(seed, p.builder.build(), tuple(p.inputs), p.oracle)

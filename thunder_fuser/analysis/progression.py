@@ -43,6 +43,11 @@ class Progression:
         """True if the elements are consecutive integers."""
         return not self.steps or (len(self.steps) == 1 and self.steps[0][0] == 1)
 
+    @property
+    def stride(self) -> int | None:
+        """The distance of its elements, 1 for a single one; None if these are uneven."""
+        return None if len(self.steps) > 1 else self.steps[0][0] if self.steps else 1
+
     def shift(self, by: int) -> Progression:
         """The set with `by` added to every element."""
         return Progression(self.start + by, self.steps)
@@ -76,6 +81,13 @@ def progression(start: int, steps: Sequence[Step]) -> Progression:
 
 def _span(steps: Sequence[Step]) -> int:
     return sum(stride * (count - 1) for stride, count in steps)
+
+
+def are_apart(p: Progression, q: Progression) -> bool:
+    """True if two sets are seen to share no element: by their ends, or as classes of one stride."""
+    if p.last < q.start or q.last < p.start:
+        return True
+    return p.stride is not None and p.stride == q.stride and (p.start - q.start) % p.stride != 0
 
 
 def clip(p: Progression, begin: int, end: int) -> list[Progression]:

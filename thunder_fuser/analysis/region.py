@@ -112,6 +112,47 @@ def leaves(region: Region, root: Sequence[IterDomain], transforms: Sequence[Tran
     return False
 
 
+def pushed(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> Box | None:
+    """The box of points that the transforms read from the root, rather than padding: the inverse of
+    `pulled` for all of it. None if they leave out a point of the root, or the points are no box.
+    """
+    dims = tuple(root)
+    box = tuple(interval(0, static(d.size)) for d in dims)
+    for step in transforms:
+        after = replay(dims, (step,))
+        found = _push(box, step, dims, after)
+        if found is None:
+            return None
+        dims, box = after, found
+    return box
+
+
+def _push(
+    box: Box, step: Transform, before: Sequence[IterDomain], after: Sequence[IterDomain]
+) -> Box | None:
+    match step:
+        case Split(axis, _, inner):
+            parts = list(divide(box[axis], static(inner)))
+            return (*box[:axis], *parts[0], *box[axis + 1 :]) if len(parts) == 1 else None
+        case Merge(axis):
+            merged = join(box[axis], box[axis + 1], static(before[axis + 1].size))
+            return (*box[:axis], merged, *box[axis + 2 :])
+        case Resize(axis, left, _):
+            moved = box[axis].shift(static(left))
+            fits = moved.start >= 0 and moved.last < static(after[axis].size)
+            return (*box[:axis], moved, *box[axis + 1 :]) if fits else None
+        case NewBroadcast(axis):
+            return (*box[:axis], _ZERO, *box[axis:])
+        case Squeeze(axis):
+            return (*box[:axis], *box[axis + 1 :])
+        case Expand(axis, size):
+            return (*box[:axis], interval(0, static(size)), *box[axis + 1 :])
+        case Reorder(order):
+            return tuple(box[k] for k in order)
+        case _:
+            return None
+
+
 def _backwards(
     root: Sequence[IterDomain], transforms: Sequence[Transform]
 ) -> Iterator[tuple[Transform, tuple[IterDomain, ...]]]:

@@ -1,8 +1,8 @@
 """Strides that torch's TensorIterator gives a pointwise result, from those of its operands.
 
-A fast setup takes the format, or the strides, of operands of one shape. Others are ordered: that
-order differs in the strides of dimensions of one element alone, by which a cat of four or five
-dimensions knows its format.
+If the operands have one shape and one memory format, or the same strides, a fast path takes these
+for the result. Otherwise dimensions are sorted by stride. The two differ only in the strides of
+dimensions of one element, from which a cat of four or five dimensions infers its memory format.
 """
 
 from __future__ import annotations

@@ -230,6 +230,14 @@ _NAMES: tuple[tuple[str, tuple[type[Transform], ...]], ...] = (
 )
 
 
+def pads(program: Program) -> bool:
+    """True if a step adds elements, so that the view has to have a value for them."""
+    return any(
+        isinstance(step, Resize) and (static(step.left) > 0 or static(step.right) > 0)
+        for step in program
+    )
+
+
 def view_name(program: Program, *, pads: bool) -> str:
     """The name of the view with such steps; the most general one if no single view has them.
 

@@ -1,16 +1,17 @@
 """broadcast_reductions: a reduction of copies of one element becomes arithmetic on that element.
 
 Requires: static sizes.
-Result: reductions over dimensions of different elements, and over those of size 1 with them; of
-complex numbers any. Reductions over nothing but dimensions of size 1 are removed: they would be
-another stage, or a kernel with rows of its own. So are those over dimensions of size 1 of a
-reduction's result. Gradients are full of these: a norm's sums, kept with size 1, are summed again
-where they were broadcast, and the heads of a batch of one over the batch.
+Result: every reduction folds a dimension of different elements, and with it perhaps dimensions of
+size 1; reductions of complex numbers are left as they are. A reduction only over dimensions of size
+1 is removed, since it would be another stage or a kernel with rows of its own, and so is one over
+dimensions of size 1 of another reduction's result. Gradients have many of these: the sums of a
+norm, kept with size 1, are summed again where they were broadcast, and the heads of a batch of one
+over the batch.
 
 The sum of n equal numbers is n times the number, their product its n-th power, and their maximum,
 minimum, any and all the number itself: a column of the table of reductions. One rounding replaces
-many, so that floats may differ from a reduction in the last bits, as two reductions in different
-order do.
+many, so floats may differ from a reduction in the last bits, as do two reductions in different
+order.
 """
 
 from __future__ import annotations

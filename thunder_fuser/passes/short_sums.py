@@ -1,18 +1,18 @@
 """short_sums: a sum over a few elements with a large stride becomes additions of slices.
 
 Requires: static sizes.
-Result: no sum of 2 to `_MOST` elements that do not depend on a reduction, if it is large and the
-dimension that is innermost in memory is kept.
+Result: no sum of 2 to `_MOST` elements, if they do not depend on a reduction, the result is large
+and the dimension that is innermost in memory is kept.
 
-Gradients of heads that share a key or value are summed over a group of 2 to 8 of them, those of
-experts over the few that were chosen. As a reduction, that separates its producers from its
-consumers: it has rows and columns of its own, and a kernel has one set of them. As additions it is
-pointwise: rotations and sums of gradients after it share its kernel, and an outer reduction
-computes it in its prologue. Where the innermost dimension is reduced, the slices would be elements
-apart, and where the result is small, the reduced dimension has most of the parallelism.
+Gradients of heads that share a key or value are summed over a group of 2 to 8 of them, gradients of
+experts over the few that were chosen. A reduction there separates its producers from its consumers:
+it has its own rows and columns, and a kernel has one set of them. Additions are pointwise:
+rotations and sums of gradients after them share their kernel, and an outer reduction computes them
+in its prologue. Where the innermost dimension is reduced, the slices would be elements apart, and
+where the result is small, the reduced dimension has most of the parallelism.
 
-Additions are in the order of the elements and begin with 0, as those of torch's kernels for a few
-elements do: a sum is never -0.0.
+Additions are in the order of the elements and begin with 0, as in torch's kernels for a few
+elements: a sum is never -0.0.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Requires: static sizes.
 Result: no sum over a dimension of `where(iota == index, x, 0)`, possibly cast, where index and x
-are constant along that dimension; of complex numbers any.
+are constant along that dimension, unless x is complex.
 
-The gradient of a loss that selects a class is such a tensor, and that of log_softmax sums it. The
-sum of one number and zeros is bitwise that number, or 0 where the index is out of range; -0.0
-becomes 0.0, as in any sum that starts from 0.
+The gradient of a loss that selects a class is such a tensor, and the gradient of log_softmax sums
+it. The sum of one number and zeros is bitwise that number, or 0 where the index is out of range;
+-0.0 becomes 0.0, as in any sum that starts from 0.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from thunder_fuser.ir.domain import Resize, static
 from thunder_fuser.ir.fusion import (
     CopyOp,
     Expr,
@@ -27,7 +26,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.view_programs import Program, simplified, view_name
+from thunder_fuser.ir.view_programs import Program, pads, simplified, view_name
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
@@ -77,7 +76,7 @@ def _extended(chain: _Chain | None, expr: MoveOp) -> _Chain:
     steps = (*chain.program, *expr.output.domain.transforms)
     program = simplified(chain.base.domain.logical, steps)
     fill = own if chain.fill is None else chain.fill
-    return _Chain(chain.base, program, fill if _pads(program) else None)
+    return _Chain(chain.base, program, fill if pads(program) else None)
 
 
 def _replaced(expr: MoveOp, chain: _Chain, rewrite: Rewrite) -> bool:
@@ -108,10 +107,3 @@ def _agree(a: Val | None, b: Val | None) -> bool:
     constants = [v for v in (a, b) if isinstance(v, Scalar) and v.is_constant]
     # `repr` distinguishes -0.0 from 0.0, and NaN equals itself.
     return len(constants) == 2 and repr(constants[0].value) == repr(constants[1].value)
-
-
-def _pads(program: Program) -> bool:
-    return any(
-        isinstance(step, Resize) and (static(step.left) > 0 or static(step.right) > 0)
-        for step in program
-    )

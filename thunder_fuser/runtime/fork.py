@@ -1,7 +1,7 @@
 """Fork-safe, re-entrant locks: they are unlocked in a forked child and open to signal handlers.
 
 A child has only the thread that forked, so that an ordinary lock held by another thread would stay
-locked in it for ever. A signal handler that calls a fusion while its thread compiles one would wait
+locked in it forever. A signal handler that calls a fusion while its thread compiles one would wait
 for itself. Data protected by these locks is complete, or is looked up again.
 """
 

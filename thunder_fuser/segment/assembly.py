@@ -137,6 +137,7 @@ class PlanAssembly:
                 for g in self.groups
             ],
             [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
+            graph.sliced.memory.keys(),
         )
 
     def _segments(self) -> list[Segment]:
@@ -326,7 +327,9 @@ class PlanAssembly:
         graph = self.graph
         wanted = (*self.fusion.results, *graph.called)
         owners = dict.fromkeys(map(self.placement.written, wanted))
-        made = [t for t in owners if t in graph.definitions and t not in graph.calls]
+        memory, pieces = graph.sliced.memory, graph.sliced.pieces
+        stored = [t for owner in owners for t in (pieces[owner] if owner in memory else (owner,))]
+        made = [t for t in stored if t in graph.definitions and t not in graph.calls]
         reads = footprint(self.fusion, made, {*self.fusion.tensor_inputs, *graph.calls})
         read = sum(graph.bytes_wanted(t, f) for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in made) + called

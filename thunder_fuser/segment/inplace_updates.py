@@ -8,7 +8,7 @@ data-dependent indices, which may be out of range, inputs are updated after all 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_in, loop_order
@@ -40,46 +40,54 @@ def updates_in_place(
     placement: Placement,
     kernels: Sequence[Writer],
     calls: Sequence[Writer] = (),
+    windows: Collection[TensorView] = (),
 ) -> dict[TensorView, TensorView]:
     """Return value -> target of the updates that their kernel writes directly, and place them
-    there. Inputs that `calls` of torch read are not overwritten before.
+    there. Inputs that `calls` of torch read are not overwritten before. `windows`: values of which
+    kernels write no more than pieces, where nothing is read of the inputs.
     """
     if not fusion.updates or any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
-    values = Counter(u.value for u in fusion.updates)
-    targets = Counter(u.target for u in fusion.updates)
-    # Memory shared with other results must not become an input's.
-    behind = placement.of(SameAs)
-    shared = {placement.behind_cuts(view.base) for view in placement.views.values()}
-    shared |= {placement.behind_cuts(t) for t in fusion.results if t in behind}
     kernel = {t: k for k in kernels for t in k.outputs}
-    found = {
-        u.value: u.target
-        for u in fusion.updates
-        if u.value in kernel
-        and not kernel[u.value].is_reduction
-        and values[u.value] == targets[u.target] == 1
-        and not u.target.domain.transforms
-        # Kernels receive the value of a CPU scalar tensor, not its memory.
-        and not u.target.is_cpu
-        and u.value not in shared
-    }
-    readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}
+    found = _candidates(fusion, placement, {*kernel, *windows})
+    readers: dict[TensorView, list[TensorView]] = {u.target: [] for u in fusion.updates}
     reading = kernel | {t: call for call in calls for t in call.outputs}
     check = _Check(fusion.definitions(), placement.layouts, reading, readers)
     for tensor in reading:
         for source in check.sources(tensor) if tensor.numel else ():
             if source in readers:
                 readers[source].append(tensor)
-    while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
+    while unsafe := [v for v in found if v not in windows and not check.may_overwrite(v, found)]:
         for value in unsafe:
             del found[value]
     for value, target in found.items():
         placement.put(value, Updates(target), placement.layouts[target])
-    for tensor in behind:
+    for tensor in placement.of(SameAs):
         if (owner := placement.behind_cuts(tensor)) in found:
             placement.layouts[tensor] = placement.layouts[found[owner]]
     return found
+
+
+def _candidates(
+    fusion: Fusion, placement: Placement, written: Container[TensorView]
+) -> dict[TensorView, TensorView]:
+    """Return value -> target of the updates whose value kernels write, into memory of its own."""
+    values = Counter(u.value for u in fusion.updates)
+    targets = Counter(u.target for u in fusion.updates)
+    # Memory shared with other results must not become an input's.
+    behind = placement.of(SameAs)
+    shared = {placement.behind_cuts(view.base) for view in placement.views.values()}
+    shared |= {placement.behind_cuts(t) for t in fusion.results if t in behind}
+    return {
+        u.value: u.target
+        for u in fusion.updates
+        if u.value in written
+        and values[u.value] == targets[u.target] == 1
+        and not u.target.domain.transforms
+        # Kernels receive the value of a CPU scalar tensor, not its memory.
+        and not u.target.is_cpu
+        and u.value not in shared
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,12 @@ class _Check:
 
     def may_overwrite(self, value: TensorView, in_place: Mapping[TensorView, TensorView]) -> bool:
         target = in_place[value]
-        order = loop_order(value, self.layouts[target])
         readers = self.readers[target]
+        if not readers:
+            return True
+        if self.kernel[value].is_reduction:
+            return False
+        order = loop_order(value, self.layouts[target])
         for tensor in readers:
             destination = self.layouts[in_place.get(tensor, tensor)]
             together = (
@@ -106,7 +118,7 @@ class _Check:
             if not together or not self._reads_in_step(tensor, target):
                 return False
         # Read by other values only, an element would be overwritten by another thread.
-        return not readers or value in readers
+        return value in readers
 
     def sources(self, tensor: TensorView) -> list[TensorView]:
         """Return the tensors that the computation of `tensor` loads, in order."""

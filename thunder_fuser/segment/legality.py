@@ -1,4 +1,4 @@
-"""Legality: test of whether one kernel can compute a set of anchors, and of which kind it is.
+"""Legality: whether one kernel can compute a set of anchors, and which kind of kernel.
 
 A pure function of the set, queried often and cached. A pointwise kernel computes any tensors
 pointwise, next to each other; a reduction kernel computes reductions, and their consumers at points

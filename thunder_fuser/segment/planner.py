@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from thunder_fuser.analysis.layout import layouts_of_inputs
 from thunder_fuser.analysis.torch_strides import TorchMemory, torch_memory
@@ -20,6 +21,7 @@ from thunder_fuser.segment.anchors.cat_slices import Sliced, cat_as_slices, join
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.anchors.inner_orders import inner_orders
 from thunder_fuser.segment.anchors.limits import Limited, limited
+from thunder_fuser.segment.anchors.update_windows import with_windows
 from thunder_fuser.segment.assembly import PlanAssembly
 from thunder_fuser.segment.layouts.layout_conversion import converted, strided
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -89,8 +91,8 @@ def _with_slices(
 ) -> SegmentedFusion:
     """Plan a fusion; kernels write cats piece by piece where that is cheaper."""
 
-    def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
-        sliced = Sliced(within.fusion, {}, {}, {})
+    def planned(joined: Sequence[TensorView], windows: Sliced | None = None) -> SegmentedFusion:
+        sliced = windows or Sliced(within.fusion, {}, {}, {})
         if tensors := (*within.joined, *joined):
             sliced = cat_as_slices(within.fusion, tensors, orders(), pieces)
         graph = AnchorGraph(sliced.fusion, layouts, device, within.cuts, promised, sliced)
@@ -103,6 +105,13 @@ def _with_slices(
 
     pieces: Sequence[TensorView] = ()
     best = planned(())
+    if windows := with_windows(within.fusion, layouts):
+        found = planned((), windows)
+        # No plan moves less than the windows, whether or not it is better to write more.
+        best = replace(best, bytes_ideal=found.bytes_ideal)
+        is_legal = windows.memory.keys() <= found.placement.updates.keys()
+        if is_legal and _price(found, device) < _price(best, device):
+            best = found
     joined: tuple[TensorView, ...] = ()
     known = within.fusion.definitions()
     shared = shared_pieces(best, device)

@@ -1,9 +1,9 @@
 """Programs of one rank among others, which wait in its collectives: no rank may fail alone.
 
 Ranks that run a program for the first time agree on it: each says which tensors it is for, which
-collectives it runs, and of which whole program they are, or why it could not be prepared. If they
-differ, all of them raise. Kernels that a rank cannot prepare later are left to torch on that rank:
-a program has the same collectives in the same order there.
+collectives it runs and which whole program they belong to, or why it could not be prepared. If they
+differ, all of them raise. Kernels that a rank cannot prepare later are left to torch on that rank,
+where the program has the same collectives in the same order.
 """
 
 from __future__ import annotations

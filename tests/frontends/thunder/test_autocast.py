@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import as_double, assert_as_good_as_eager, flat, jit
-from thunder_fuser.frontends.thunder.patches.autocast_operators import POLICIES
+from thunder_fuser.frontends.thunder.patches.torch_calls.autocast_operators import POLICIES
 
 LOW = torch.bfloat16
 Call = Callable[[Tensor, Tensor], Any]

@@ -17,7 +17,7 @@ import torch
 from thunder.core import codeutils, interpreter, pytree, symbol
 
 from tests.frontends.thunder.programs import jit
-from thunder_fuser.frontends.thunder.patches import frames, trees
+from thunder_fuser.frontends.thunder.patches.interpreter import frames, trees
 
 
 def code_at(first: int) -> CodeType:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.frontends.thunder.programs import jit
-from thunder_fuser.frontends.thunder.patches import method_calls
+from thunder_fuser.frontends.thunder.patches.interpreter import method_calls
 
 
 def of_variants(x: torch.Tensor) -> Any:

@@ -12,7 +12,7 @@ import torch
 from thunder.core import jit_ext
 
 from tests.frontends.thunder.programs import jit
-from thunder_fuser.frontends.thunder.patches import module_hooks
+from thunder_fuser.frontends.thunder.patches.interpreter import module_hooks
 
 
 def scaled(x: torch.Tensor, scales: Mapping[str, float]) -> torch.Tensor:

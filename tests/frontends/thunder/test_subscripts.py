@@ -11,7 +11,7 @@ import torch
 from thunder.core import interpreter
 
 from tests.frontends.thunder.programs import jit
-from thunder_fuser.frontends.thunder.patches import subscripts
+from thunder_fuser.frontends.thunder.patches.interpreter import subscripts
 
 SCALE = 2.0
 SHIFTS = {"a": 1.0, "b": [3.0, (4.0, 5.0)]}

@@ -26,6 +26,10 @@ class Colour(enum.Enum):
     BLUE = 3
 
 
+class Place(enum.IntEnum):
+    FIRST = 0
+
+
 class Twice:
     factor = 2
 
@@ -137,6 +141,16 @@ def test_another_value_has_another_program(name: str, given: Callable[..., Any])
     for y, value in zip(found, values, strict=True):
         torch.testing.assert_close(y, run(x, value))
     assert programs == 2
+
+
+@pytest.mark.parametrize("key", [1, False, Place.FIRST, "a"], ids=str)
+def test_items_are_guarded_by_keys_of_all_types_that_a_prologue_reads(key: Any) -> None:
+    def program(x: Tensor, values: dict[Any, Any]) -> Tensor:
+        return x * 2 if values[key] is None else x * 3
+
+    compiled, x = thunder.jit(program, executors=EXECUTORS), torch.randn(5)
+    for value in (None, torch.relu, None):
+        assert torch.equal(compiled(x, {key: value}), program(x, {key: value}))
 
 
 def test_equal_values_share_a_program() -> None:

@@ -1,26 +1,26 @@
-"""Calls whose operands or arguments Thunder takes in another way than torch.
+"""Calls whose operands or arguments Thunder treats differently from torch.
 
 *Calls that Thunder decomposes in another dtype*: a power of bools to a bool, `masked_fill` of bools
-with a number, `logsumexp` of integers, the places of maxima of bools.
+with a number, `logsumexp` of integers, positions of maxima of bools.
 
-*Softmax and its like*, which torch does not compute for integers, and does for rows of no elements;
+*Softmax and similar calls*, which torch computes for rows of no elements but not for integers, and
 losses of classes, which it does not compute for integers either.
 
-*Comparisons, quotients, remainders and terms beside numbers* (`numbers.py`).
+*Comparisons, quotients, remainders and sums of a tensor and a number* (`numbers.py`).
 
-*Means in integers*, which torch has none of.
+*Means in integers*, which torch does not have.
 
-*Batch norms of empty tensors*, which in torch leave the running statistics as they are, and norms
-of one value, which it refuses.
+*Batch norms of empty tensors*, which leave the running statistics unchanged in torch, and norms of
+one value, which torch refuses.
 
-*Variances by `unbiased`*, `to` and `copy_` with `non_blocking`, and copies of numbers: arguments
-that Thunder does not know.
+*Arguments that Thunder does not know*: variances by `unbiased`, `to` and `copy_` with
+`non_blocking`, copies of numbers, `index_add` with `alpha`.
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
 *Pads with elements of the tensor*, modes that Thunder does not know (`composites/padding.py`).
 
-*Arguments by keyword* where Thunder takes them by position alone.
+*Arguments by keyword* where Thunder takes them only by position.
 """
 
 from __future__ import annotations
@@ -241,6 +241,13 @@ def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False
     return symbol(x, source)
 
 
+def _index_add(
+    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
+) -> TensorProxy:
+    """Take `alpha`, a factor of the source."""
+    return symbol(x, dim, index, source if alpha == 1 else ltorch.mul(source, alpha))
+
+
 def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
@@ -252,6 +259,8 @@ def _is_bool(x: Any) -> bool:
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
     "copy_": _copy,
+    "index_add": _index_add,
+    "index_add_": _index_add,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,

@@ -68,7 +68,7 @@ class FusionCall:
         self.device = program.device
         self.compiled, self._fusion = _compiled(name, program, {} if known is None else known)
         self._program: RegionProgram | None = program
-        # Calls that run in torch before the kernels are tried again: for ever after a bug.
+        # Calls that run in torch before the kernels are tried again: forever after a bug.
         self._pause: float = 0
         self._failures = 0
         self._replaced: tuple[Refusal, ...] = ()

@@ -65,6 +65,7 @@ from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
 from thunder_fuser.frontends.thunder.trace.single_assignment import single_assignment
+from thunder_fuser.frontends.thunder.updates.written_by_torch import written_in_place
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
@@ -205,6 +206,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         trace = in_phases(data_parallel.scheduled(trace, self._is_fusible, self.opmap))
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
+        trace = written_in_place(trace, originals)
 
         def plan(trace: TraceCtx, originals: Mapping[str, str]) -> _Planned:
             # A plan that is made again has the fuel of the first one.

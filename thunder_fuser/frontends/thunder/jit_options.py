@@ -1,6 +1,6 @@
 """Compile options of `thunder.jit` that the executor reads, validated.
 
-Thunder passes keyword arguments of its own functions' callers through as compile options:
+Thunder passes keyword arguments that it does not know through as compile options:
 `thunder.jit(fn, memory_budget=.5)`.
 """
 

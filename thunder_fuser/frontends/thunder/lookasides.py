@@ -1,4 +1,4 @@
-"""Lookasides: functions that Thunder's interpreter calls instead of others with this executor.
+"""Lookasides: functions that replace others in Thunder's interpreter when this executor is used.
 
 *Auto-registered torch functions.* Thunder runs them in torch, each between two regions, and
 differentiates them by running them once more under torch's autograd. Casts, `new_*` calls, rolls
@@ -6,22 +6,23 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 
 *Cross-entropy with label smoothing*, where Thunder counts the ignored classes in the mean.
 
-*Calls whose operands or arguments Thunder takes in another way* (`as_in_torch.py`).
+*Calls whose operands or arguments Thunder treats differently from torch* (`as_in_torch.py`).
 
-*Numbers as operands of tensors*, which torch rounds to their dtype, or refuses (`numbers.py`).
+*Numbers as operands of tensors*, which torch rounds to the tensors' dtype, or refuses
+(`numbers.py`).
 
-*Indices of `x[key]`*, of which Thunder's decomposition hides some that are out of range.
+*Indices of `x[key]`* that are out of range: Thunder's decomposition hides some.
 
-*New tensors* by functions that Thunder does not know.
+*New tensors* from functions that Thunder does not know.
 
-*Which dtype a result has*, by `torch.result_type` and its like.
+*Which dtype a result has*, by `torch.result_type` and similar functions.
 
-*The dtype and the shape of a tensor*, which are torch's to the code that is traced.
+*The dtype and the shape of a tensor*, which are torch's for the code that is traced.
 
-*Kernels of whole transformer layers*, which torch takes for inference: Thunder does not know them.
+*Kernels of whole transformer layers*, which torch uses for inference and Thunder does not know.
 
 *Dynamo's graphs*, whose code torch generates at their first call. Thunder would interpret the code
-generation, too, and fails on it with torch 2.12, for every graph; so it is called opaquely.
+generation, too, and fails on it with torch 2.12 for every graph; so it is called opaquely.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Numbers beside tensors, as torch takes them.
+"""Numbers as operands of tensors, computed as torch computes them.
 
-*Quotients and remainders.* torch's operator for `number / x` is the reciprocal of x times the
-number, which its function is not; beside 16-bit floats it rounds a number to their dtype; and a
-number that is 0 in the dtype that it computes in need not be 0 in Python's.
+*Quotients and remainders.* torch's operator for `number / x` multiplies the reciprocal of x by the
+number, but `torch.div` does not; an operation with 16-bit floats rounds a number to their dtype;
+and a number that is not 0 in Python may be 0 in the dtype of the computation.
 
 *Comparisons of bools with integers*, which Thunder converts to int8.
 
 *Python's integers of more than 64 bits*, which torch refuses.
 
-*Numbers that do not fit.* What torch keeps as an element, or computes with in the elements' dtype,
-it refuses where that dtype cannot hold it ("value cannot be converted to type float without
+*Numbers that do not fit.* Torch refuses a number that it stores as an element, or computes with in
+the elements' dtype, if that dtype cannot hold it ("value cannot be converted to type float without
 overflow"): bounds, fills, slopes and factors of terms.
 
-*Operands of `addcmul` and `addcdiv`*, whose common dtype Thunder finds without their ranks.
+*Operands of `addcmul` and `addcdiv`*, whose common dtype Thunder computes without their ranks.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def compared(symbol: Function, x: Any, other: Any) -> Any:
-    """Move an integer that is neither 0 nor 1 next to them, beside bools: they compare in the same
-    way with it, and it fits in the int8 to which Thunder converts both.
+    """Compare bools with an integer. One that is neither 0 nor 1 becomes the nearest of -1 and 2,
+    which compares in the same way and fits in the int8 to which Thunder converts both.
     """
     if type(other) is int and isinstance(x, TensorProxy):
         other = _as_int64(other, [x])
@@ -88,7 +88,7 @@ def divided(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) 
 
 
 def _as_computed(number: Any, x: Any) -> Any:
-    """Round a float beside a tensor to the precision that torch computes in."""
+    """Round a float operand of a tensor to the precision that torch computes in."""
     if type(number) is not float or not isinstance(x, TensorProxy):
         return number
     stored = dtypes.to_torch_dtype(x.dtype)
@@ -118,7 +118,7 @@ class _Numbers:
     places    position of each; None for one that only has a name
     computes  16-bit floats are computed in fp32, and so is the number: on every device, or on all
               but CPUs
-    promotes  a float beside integers makes the result a float
+    promotes  a float with a tensor of integers makes the result a float
     tensors   first and last position, exclusive, of the tensors whose dtype counts
     """
 
@@ -152,7 +152,7 @@ class _Numbers:
             common = torch.get_default_dtype() if self.promotes else common
         if self.computes[not on_cpu] and common in (torch.float16, torch.bfloat16):
             common = torch.float32
-        # torch itself knows what fits; `fill_` would round a number beside 16-bit floats.
+        # torch itself knows what fits; `fill_` would round a number to the dtype of 16-bit floats.
         one = torch.zeros(1, dtype=common, device="cpu")
         one.masked_fill_(torch.ones(1, dtype=torch.bool, device="cpu"), number)
 
@@ -253,18 +253,18 @@ _of_quotients = functools.partial(_of_64_bits, wraps=False)
 
 
 def _as_int64(number: Any, tensors: Sequence[TensorProxy], wraps: bool = True) -> Any:
-    """Return an integer that fits in 64 bits: without a sign, it wraps around beside integers.
+    """Return an integer that fits in 64 bits; one that only fits unsigned wraps around.
 
-    Raises OverflowError where it does not fit, and RuntimeError where it does beside bools, which
+    Raises OverflowError where it does not fit, and RuntimeError where it does with bools, which
     torch does not convert to unsigned integers.
     """
     if type(number) is not int or number in _INT64 or not tensors:
         return number
     if not 0 <= number < 2**64:
         raise OverflowError(
-            f"{number} beside a tensor does not fit in 64 bits; convert it to a float first"
+            f"{number} with a tensor does not fit in 64 bits; convert it to a float first"
         )
     common = common_dtype(tensors)
     if common.torch is torch.bool and wraps:
-        raise RuntimeError(f"{number} beside a bool tensor does not fit in int64; convert it first")
+        raise RuntimeError(f"{number} with a bool tensor does not fit in int64; convert it first")
     return number - 2**64 if common.is_integral and wraps else number

@@ -6,8 +6,8 @@ Any of these, once both packages are imported:
     thunder.compile(model, recipe="thunder-fuser")
     thunder.compile(model, recipe=BaseRecipe(fuser="thunder_fuser"))
 
-Thunder 0.2.6 has a registry of plugins and recipes, but none of fusers: its recipes know two, and
-without nvFuser they pass None on as an executor. So `BaseRecipe` is patched to know a third one.
+Thunder 0.2.6 has a registry of plugins and of recipes, but not of fusers: its recipes know two, and
+without nvFuser they pass None as an executor. So `BaseRecipe` is patched to know a third one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cached facts of a bound symbol, stored in its `__dict__` next to Thunder's cached properties.
 
 Arguments and results of a bound symbol do not change: Thunder's own cached properties rely on that.
-`from_bsym` drops all of them, even for a copy that differs in tags alone.
+`from_bsym` drops all of them, even for a copy that differs only in tags.
 """
 
 from __future__ import annotations

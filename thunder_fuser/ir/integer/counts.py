@@ -1,11 +1,11 @@
 """Count: an int that carries its formula, so that results computed from sizes carry one, too.
 
-A fusion of open sizes is planned for representative sizes, as any other. These are Counts, and
-every byte count that results is one: its value is that of the representative sizes, its formula, a
-form of the sizes i0, i1, ..., holds for others (the idea of torch.SymInt with its hint). The
-outcome of a comparison on the way to a count is a condition of the formula; `conditions()` collects
-those that are not always true. A comparison of plans is no such condition: another plan has another
-formula; there, `int` of a count is compared.
+A fusion of open sizes is planned for representative sizes like any other fusion. The sizes are
+Counts, and so is every byte count that results: its value is for the representative sizes, and its
+formula, a form of the sizes i0, i1, ..., holds for others (the idea of torch.SymInt with its hint).
+The outcome of a comparison on the way to a count is a condition of the formula; `conditions()`
+collects those that are not always true. Comparisons of plans are no such conditions, since another
+plan has another formula: they compare the `int` of a count.
 """
 
 from __future__ import annotations

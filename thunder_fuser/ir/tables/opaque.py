@@ -35,7 +35,7 @@ class Answer(enum.Enum):
 class Order(enum.Enum):
     """Calls that run in program order, and are never one call though they are equal."""
 
-    COLLECTIVES = "all devices must start them in one order, or wait for each other for ever"
+    COLLECTIVES = "all devices must start them in one order, or wait for each other forever"
     DRAWS = "each takes the next numbers of torch's generator"
 
 

@@ -1,4 +1,4 @@
-"""The table of scans: reductions along a dimension of which every partial result is kept.
+"""The table of scans: reductions along a dimension that keep every partial result.
 
 Operator, accumulation dtype, rounding and C++ spelling are those of a row of the table of
 reductions: a scan's last element is that reduction of its row.

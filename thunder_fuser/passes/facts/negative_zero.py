@@ -1,4 +1,4 @@
-"""Values that cannot be -0.0: those that adding 0.0 does not change."""
+"""Values that cannot be -0.0, so that adding 0.0 does not change them."""
 
 from __future__ import annotations
 

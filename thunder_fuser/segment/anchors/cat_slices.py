@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from thunder_fuser.analysis.aliases import View, aligned_layout, sole_results
 from thunder_fuser.analysis.layout import dense_layout
@@ -68,22 +68,29 @@ class Sliced:
     pieces  of each tensor that needs no kernel: together they are all of it
     slices  views of pieces, and of cats among them, in the memory of such a tensor
     orders  dimension orders of tensors in memory, as they were before
+    memory  layouts of such tensors that lie in the memory of an updated input
     """
 
     fusion: Fusion
     pieces: Mapping[TensorView, tuple[TensorView, ...]]
     slices: Mapping[TensorView, View]
     orders: Mapping[TensorView, Sequence[int]]
+    memory: Mapping[TensorView, Layout] = field(default_factory=dict)
 
     @property
     def written(self) -> set[TensorView]:
         """Pieces that kernels write."""
         return self.slices.keys() - self.pieces.keys()
 
-    def layout(self, piece: TensorView) -> Layout | None:
-        """Return the layout of a piece in another tensor's memory, or None."""
-        view = self.slices.get(piece)
-        return aligned_layout(view, piece.dtype.itemsize) if view else None
+    def layout(self, tensor: TensorView) -> Layout | None:
+        """Return the layout of a piece, or of a tensor, in another tensor's memory, or None."""
+        view = self.slices.get(tensor)
+        if view is None:
+            return self.memory.get(tensor)
+        itemsize, given = tensor.dtype.itemsize, self.memory.get(view.base)
+        if given is None:
+            return aligned_layout(view, itemsize)
+        return aligned_layout(view, itemsize, given.alignment)
 
 
 def joined_tensors(

@@ -91,7 +91,8 @@ class AnchorGraph:
         self.calls = {e.output: e for e in calls if e.output in self.layouts}
         self.called = frozenset(t for e in self.calls.values() for t in e.inputs)
         # Tensors in memory that every kernel reads where it needs them.
-        self.stops = frozenset((*fusion.tensor_inputs, *self.placement.of(SameAs), *self.calls))
+        given = (*fusion.tensor_inputs, *self.sliced.memory)
+        self.stops = frozenset((*given, *self.placement.of(SameAs), *self.calls))
         self.users = self._users()
 
     def reach(self, value: Val) -> Dependencies:
@@ -172,6 +173,8 @@ class AnchorGraph:
                 bases.add(output)
             elif output in wanted:
                 self._settle(output, bases)
+            if output in self.sliced.memory:
+                self._write_windows(output)
 
     def _seen(self, operand: Val) -> Dependencies:
         """Return what reading an operand depends on: its fold, or the leaves of its computation."""
@@ -268,6 +271,13 @@ class AnchorGraph:
         """Make readers of `output` run in a later kernel than the producer of `source`."""
         self.placement.put(output, SameAs(source), self._logical_layout(source))
         self._reach[output] = replace(self._makers(source), sources=frozenset({output}))
+
+    def _write_windows(self, output: TensorView) -> None:
+        """Make readers of an updated input run in later kernels than those of its windows."""
+        told = Refusal("update", "later kernels read the updated input that it is a window of")
+        for piece in self.sliced.pieces[output]:
+            self.reasons.setdefault(piece, replace(told, subject=piece.name))
+        self._reach[output] = replace(self._makers(output), sources=frozenset({output}))
 
     def _makers(self, tensor: TensorView) -> Dependencies:
         """Return the anchors of a tensor in memory, the `behind` of its readers: itself or its

@@ -111,7 +111,8 @@ class Cost:
 
     def _of_copies(self, anchors: Anchors) -> int:
         """Return the price of copying updates that a kernel cannot write in place. A pointwise
-        kernel can if it contains every reader of the overwritten input, the update among them.
+        kernel can if it contains every reader of the overwritten input, the update among them; a
+        kernel of rows if there is no reader.
         """
         overwriting = list(members(anchors & self._overwriters))
         if not overwriting:
@@ -121,7 +122,7 @@ class Cost:
         for k in overwriting:
             readers = self._readers[k]
             is_reader = readers >> k & 1 and not readers & ~anchors
-            if is_row or (readers and not is_reader):
+            if readers and (is_row or not is_reader):
                 copied.append(self.graph.anchors[k].tensor)
         return sum(self.graph.prices(1, 2 * int(t.bytes)) for t in copied)
 

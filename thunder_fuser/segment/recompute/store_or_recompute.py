@@ -1,15 +1,15 @@
-"""Materialisation as a minimum cut: choice of the values that are stored, and of those that are
-recomputed where they are read.
+"""Materialisation as a minimum cut: which values are stored, and which are recomputed where read.
 
 Several consumers need values. Each reads a value from memory or computes it from operands, which it
 obtains in the same two ways. A value in memory costs a write, paid once; every read and every
 computation is paid by the consumer that does it.
 
 For one consumer this is a minimum cut (as in the min-cut partitioner of AOTAutograd, 2022): the arc
-of a value is cut if it is read, on the sink's side if it is computed, else on the source's side.
-With shared writes the problem is NP-hard, so each consumer in turn takes its best response to what
-the others store, until nothing changes, at most `_ROUNDS` times. The search starts from several
-guesses of who pays for a write; from the cheapest end, values are toggled one by one.
+of a value is cut if it is read; otherwise the value is on the sink's side if it is computed, and on
+the source's side if not. With shared writes the problem is NP-hard, so each consumer in turn takes
+its best response to what the others store, until nothing changes, at most `_ROUNDS` times. The
+search starts from several guesses of who pays for a write; from the cheapest end, values are
+toggled one by one.
 """
 
 from __future__ import annotations

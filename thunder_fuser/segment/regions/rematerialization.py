@@ -1,8 +1,8 @@
-"""Rematerialisation between regions: choice of stored values, and of those that regions recompute.
+"""Rematerialisation between regions: which values are stored, and which regions recompute.
 
 Values that a backward region reads are saved for it, so this decides on saved tensors, by bytes. A
 tensor that is in memory anyway, and stays alive, costs its readers a read; one that would be freed
-with the forward costs its size once more; one that exists in registers only also costs a write. The
+with the forward costs its size once more; one that exists only in registers also costs a write. The
 alternative is the arithmetic of recomputation. The forward is decided first, so that the backward
 finds the tensors that forward regions store for each other.
 """

@@ -169,20 +169,20 @@ class ReductionLowering(PrologueLowering):
         number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
         stores = self.schedule.stores_in_pass(number) if number >= 0 else ()
         roots = [v for f in folds for v in f.roots]
-        ahead = self._loads_ahead([*roots, *(s.value for s in stores)], row, number)
-        taken = [
-            pass_accumulator(
-                self.schedule,
-                n,
-                self._column_name,
-                in_parts=self.schedule.is_folded_in_parts,
-                is_zero=not self._loops.is_short(number),
-            )
-            for n, fold in enumerate(self.schedule.reductions.all)
-            if fold in folds
-        ]
-        body = self._with_stores(stores, roots, [s for t in taken for s in t.lane], row)
-        self._ahead = set()
+        read = [*roots, *(s.value for s in stores)]
+        with self._loads_ahead(read, row, number) as ahead:
+            taken = [
+                pass_accumulator(
+                    self.schedule,
+                    n,
+                    self._column_name,
+                    in_parts=self.schedule.is_folded_in_parts,
+                    is_zero=not self._loops.is_short(number),
+                )
+                for n, fold in enumerate(self.schedule.reductions.all)
+                if fold in folds
+            ]
+            body = self._with_stores(stores, roots, [s for t in taken for s in t.lane], row)
         if vectors := [t for t in taken if t.elements]:
             body = self._with_vectors(vectors, body, row)
         partial = [s for t in taken for s in t.partial]
@@ -245,9 +245,9 @@ class ReductionLowering(PrologueLowering):
             found.append(ir.Let("zero", DataType.Int32, ir.OpaqueZero()))
         if wide or sums:
             found.append(self._left_by_columns(wide, sums))
-            ahead = self._loads_ahead([s.value for s in wide], row, -1)
-            found += self._loops.over_columns(self._vector_stores(wide, row, sums), -1, ahead)
-            self._ahead = set()
+            with self._loads_ahead([s.value for s in wide], row, -1) as ahead:
+                body = self._vector_stores(wide, row, sums)
+            found += self._loops.over_columns(body, -1, ahead)
         if self.schedule.lane_axis == "rows":
             if not narrow:
                 return found

@@ -1,8 +1,8 @@
 """Gradients of complex numbers in torch's convention, as conjugates of derivatives.
 
-Of a holomorphic `y = f(x)` torch has `x.grad = y.grad * conj(f'(x))`. Grad transforms, Thunder's
-and ours, are written for real numbers and leave the conjugate out. What is linear with real
-coefficients (sums, views, additions, casts) is the same either way.
+For a holomorphic `y = f(x)`, torch has `x.grad = y.grad * conj(f'(x))`. Grad transforms, Thunder's
+and ours, are written for real numbers and omit the conjugate. Operations that are linear with real
+coefficients (sums, views, additions, casts) are the same either way.
 """
 
 from __future__ import annotations

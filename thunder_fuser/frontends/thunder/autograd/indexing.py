@@ -1,6 +1,6 @@
 """Grad transforms of writes at indices, which stay with torch, and of diagonals.
 
-Thunder's own of `index_put` gives the gradient of the values to the indices; it has none of
+Thunder's rule for `index_put` gives the gradient of the values to the indices; it has no rule for
 `index_add`.
 """
 

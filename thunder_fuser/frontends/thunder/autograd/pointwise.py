@@ -1,4 +1,4 @@
-"""Grad transforms of pointwise calls and primitives that are no activations, and of flips."""
+"""Grad transforms of flips, and of pointwise calls and primitives other than activations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Grad transform of `x[index] = value` in a region, whose value may have been repeated.
 
-Thunder's own reads the gradient at the index. That of a mask has as many elements as the mask has
-places, and that of a list is read where a tensor says.
+Thunder's rule reads the gradient at the index. If that is a mask, the result has one element for
+each True; if it is a list, a tensor of indices is needed to read it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gradients of Thunder's auto-registered torch calls, which run once more under torch's autograd.
 
-Thunder's own gives a gradient to operands that are tensors, and to none that lies in a tuple or a
-list (`lstm_cell(x, (h, c), ..)`), and raises for operands that are passed by keyword.
+Thunder's rule gives gradients to operands that are tensors, but not to tensors in a tuple or list
+(`lstm_cell(x, (h, c), ..)`), and raises if operands are passed by keyword.
 """
 
 from __future__ import annotations

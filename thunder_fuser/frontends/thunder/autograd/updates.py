@@ -1,6 +1,7 @@
 """Grad transform of the in-place copy that ends an update, whose source may be broadcast.
 
-Thunder's own gives a number that fills a tensor (`x.copy_(x.sum())`) the gradient of the tensor.
+Where a number fills a tensor (`x.copy_(x.sum())`), Thunder's rule gives the number the gradient of
+the whole tensor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The claim of `x[index] = value`: of regions, and of masks with one value for all their places.
+"""The claim of `x[index] = value`, for regions, and for masks with one value for all their places.
 
-What is written is computed where it is, so that a kernel writes each point once: a select between
-the value and `x`. Where indices are data, or as many values are given as a mask has places, torch
-writes them.
+The value is computed at the position that it is written to, so that a kernel writes each point
+once: a select between the value and `x`. Torch writes where indices are data, or where a mask has
+its own value for each place.
 """
 
 from __future__ import annotations

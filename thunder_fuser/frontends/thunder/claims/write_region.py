@@ -1,8 +1,9 @@
 """Where `x[index] = value` writes, as integers: boxes of evenly spaced positions.
 
-Ints, slices and inserted axes are one box. Lists name points, of which those in even steps along a
-dimension are one box; where two boxes meet, the later one is what is written last. A mask of
-consecutive dimensions selects from its box. Index tensors are no region: their positions are data.
+Ints, slices and inserted axes make one box. A list names points, and each run of evenly spaced ones
+along a dimension is one box; where two boxes meet, the later one is written last. A mask of
+consecutive dimensions, or of none, selects from its box. Index tensors are not regions: their
+positions are data.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def region(shape: Sequence[int], index: Sequence[object]) -> Region | None:
     if len(masks) + bool(listed) > 1 or len(lengths) > 1:
         return None
     made = _Windows(shape, axes)
-    mask = next((axis.dims[0] for axis in masks), None)
+    mask = next((axis.dims.start for axis in masks), None)
     return Region(made.sizes, made.points, tuple(made.boxes()), mask)
 
 
@@ -180,7 +181,7 @@ def _axis(shape: Sequence[int], dim: int, entry: object) -> _Axis | None:
     if isinstance(entry, Mask):
         dims = range(dim, dim + len(entry.shape))
         fits = entry.shape == tuple(shape[dims.start : dims.stop])
-        return _Selected(dims) if dims and fits else None
+        return _Selected(dims) if fits else None
     size = shape[dim]
     if isinstance(entry, slice):
         if entry.step is not None and entry.step < 1:

@@ -1,7 +1,8 @@
 """Composites: attention of several heads with its projections, as `nn.MultiheadAttention` calls it.
 
-Torch's function is written in Python, of the calls that are here. Thunder takes it for one call,
-whose gradient it asks torch for, and fails where a result is None instead of attention weights.
+Torch's function is written in Python and is decomposed into the calls it makes. Thunder treats it
+as one call whose gradient torch computes, and fails where a result is None instead of attention
+weights.
 """
 
 from __future__ import annotations
@@ -70,26 +71,25 @@ def _multi_head_attention_forward(
     hint = is_causal and key_padding_mask is None and not need_weights
     mask = None if hint else _merged(attn_mask, key_padding_mask, sizes, query.dtype)
     if use_separate_proj_weight:
-        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
-        projected = _projected((query, key, value), weights, in_proj_bias)
+        apart = (q_proj_weight, k_proj_weight, v_proj_weight)
+        projected = _projected((query, key, value), apart, in_proj_bias)
     else:
         projected = _packed((query, key, value), in_proj_weight, in_proj_bias)
     rows = (sizes.queries, sizes.keys, sizes.keys)
-    q, k, v = (_by_head(x, n, sizes) for x, n in zip(projected, rows, strict=True))
+    heads = tuple(_by_head(x, n, sizes) for x, n in zip(projected, rows, strict=True))
     dropped = dropout_p if training else 0.0
-    weights_of_heads = None
+    weights = None
     if need_weights:
-        found, weights_of_heads = _with_weights(q, k, v, mask, dropped, sizes)
+        found, weights = _with_weights(heads, mask, dropped, sizes)
     else:
-        found = _without_weights(q, k, v, mask, dropped, hint, sizes)
+        found = _without_weights(heads, mask, dropped, hint, sizes)
     result = ltorch.linear(found, out_proj_weight, out_proj_bias)
     result = ltorch.reshape(result, (sizes.queries, sizes.batch, out_proj_weight.shape[0]))
-    if weights_of_heads is not None and average_attn_weights:
-        weights_of_heads = ltorch.mean(weights_of_heads, 1)
+    if weights is not None and average_attn_weights:
+        weights = ltorch.mean(weights, 1)
     if is_batched:
-        return result, weights_of_heads
-    shown = None if weights_of_heads is None else ltorch.squeeze(weights_of_heads, 0)
-    return ltorch.squeeze(result, 1), shown
+        return result, weights
+    return ltorch.squeeze(result, 1), None if weights is None else ltorch.squeeze(weights, 0)
 
 
 def _batches_of_one(
@@ -184,16 +184,14 @@ def _by_head(x: TensorProxy, rows: int, sizes: _Heads) -> TensorProxy:
 
 
 def _with_weights(
-    q: TensorProxy,
-    k: TensorProxy,
-    v: TensorProxy,
-    mask: TensorProxy | None,
-    dropout_p: float,
-    sizes: _Heads,
+    heads: tuple[TensorProxy, ...], mask: TensorProxy | None, dropout_p: float, sizes: _Heads
 ) -> tuple[TensorProxy, TensorProxy]:
-    """Return [queries * batch, embedding], and the weights [batch, heads, queries, keys]."""
+    """Return [queries * batch, embedding], and the weights [batch, heads, queries, keys].
+
+    heads  queries, keys and values [batch, heads, rows, elements of a head]
+    """
     every = sizes.batch * sizes.heads
-    q, k, v = (ltorch.reshape(x, (every, x.shape[2], sizes.size)) for x in (q, k, v))
+    q, k, v = (ltorch.reshape(x, (every, x.shape[2], sizes.size)) for x in heads)
     scaled, across = q * math.sqrt(1.0 / sizes.size), ltorch.transpose(k, -2, -1)
     if mask is None:
         products = ltorch.bmm(scaled, across)
@@ -208,19 +206,17 @@ def _with_weights(
 
 
 def _without_weights(
-    q: TensorProxy,
-    k: TensorProxy,
-    v: TensorProxy,
+    heads: tuple[TensorProxy, ...],
     mask: TensorProxy | None,
     dropout_p: float,
     is_causal: bool,
     sizes: _Heads,
 ) -> TensorProxy:
-    """Return [queries * batch, embedding]."""
+    """Return [queries * batch, embedding]; `heads` as in `_with_weights`."""
     if mask is not None:
-        heads = (1, 1) if mask.shape[0] == 1 else (sizes.batch, sizes.heads)
-        mask = ltorch.reshape(mask, (*heads, mask.shape[-2], sizes.keys))
-    found = ltorch.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)
+        before = (1, 1) if mask.shape[0] == 1 else (sizes.batch, sizes.heads)
+        mask = ltorch.reshape(mask, (*before, mask.shape[-2], sizes.keys))
+    found = ltorch.scaled_dot_product_attention(*heads, mask, dropout_p, is_causal)
     found = ltorch.permute(found, (2, 0, 1, 3))
     return ltorch.reshape(found, (sizes.queries * sizes.batch, sizes.heads * sizes.size))
 

@@ -1,4 +1,4 @@
-"""New tensors by functions, or of numbers, for which Thunder raises an error."""
+"""New tensors from functions or numbers, for which Thunder raises an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> TensorProxy:
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:
-    """A tensor as it is, or converted; a new one of numbers."""
+    """A tensor unchanged or converted, or a new tensor of numbers."""
     options = {k: v for k, v in (("dtype", dtype), ("device", device)) if v is not None}
     if not isinstance(data, TensorProxy):
         return ltorch.tensor(data, **options)

@@ -1,8 +1,8 @@
 """Indices of `x[key]` that are out of range, which Thunder's decomposition may hide.
 
 Thunder adds the size to negative indices, and flattens the indices of several dimensions to one.
-An index below -size then has another value where the kernel finds it, and one that is out of range
-in its own dimension may be in range of the flat one. It takes the bools of a list for the indices 0
+A kernel would then see another value for an index below -size, and an index that is out of range in
+its own dimension may be in range after flattening. Thunder takes bools in a list for the indices 0
 and 1.
 """
 

@@ -67,7 +67,7 @@ def _alpha_dropout(of_channels: bool) -> Callable[..., TensorProxy]:
 def _dropout(
     input: TensorProxy, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> TensorProxy:
-    """Dropout that drops nothing is its operand, and dropout in place, which Thunder has none of,
+    """Dropout that drops nothing is its operand, and dropout in place, which Thunder lacks,
     is a product; all other dropout is Thunder's.
     """
     floats(input)

@@ -1,6 +1,6 @@
-"""Composites: calls that give views in torch, or their operand itself, by calls of which Thunder
-knows that they are views. As a whole such a call would be a new tensor to it, and updates in place
-of the operand or of the result would be lost.
+"""Composites: calls that return views in torch, or their operand itself, made of calls that Thunder
+knows to be views. As a single call each would be a new tensor to Thunder, and in-place updates of
+the operand or of the result would be lost.
 """
 
 from __future__ import annotations

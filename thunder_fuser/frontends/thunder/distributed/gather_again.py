@@ -1,8 +1,8 @@
 """ZeRO-3: the backward gathers parameters again, so that the forward need not save them.
 
 Thunder's joint trace gathers each parameter once, and would save the gathered tensor for backward.
-Values that the forward computes from parameters alone (a cast, a broadcast, a padded one without
-its padding) are recomputed, too.
+Values that the forward computes only from parameters (a cast, a broadcast, a parameter without its
+padding) are recomputed, too.
 """
 
 from __future__ import annotations

@@ -1,76 +1,24 @@
-"""Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
+"""Patches of Thunder's tracer and autograd.
+
+Each file says what Thunder 0.2.6 does and what happens instead. Unless it says otherwise, a patch
+acts on functions compiled with this executor only (`patched.py`); all others run as before.
+"""
 
 from thunder_fuser.frontends.thunder.patches import (
-    attributes_set,
-    autocast,
-    autograd_functions,
-    broadcasts,
-    containers,
-    containers_changed,
-    dtype_comparisons,
-    frames,
-    grad_rules,
-    gradient_flags,
-    method_calls,
-    module_buffers,
-    module_copies,
-    module_hooks,
-    module_values,
-    named_tuples,
-    nested_arguments,
-    nll_gradients,
-    out_arguments,
-    python_functions,
-    random_updates,
-    recurrent_modules,
-    signed_zeros,
-    subscripts,
-    tensor_attributes,
-    tensor_comparisons,
-    torch_keywords,
-    trees,
-    unknown_calls,
-    unpacked_arguments,
-    user_lines,
-    value_guards,
+    changes,
+    gradients,
+    guards,
+    interpreter,
+    modules,
+    tensors,
+    torch_calls,
 )
 
 
 def register() -> None:
-    """Apply all patches, once, when the frontend is imported."""
-    for patch in (
-        attributes_set,
-        autograd_functions,
-        broadcasts,
-        containers,
-        containers_changed,
-        dtype_comparisons,
-        frames,
-        grad_rules,
-        gradient_flags,
-        method_calls,
-        module_buffers,
-        module_copies,
-        module_hooks,
-        module_values,
-        named_tuples,
-        nested_arguments,
-        nll_gradients,
-        out_arguments,
-        python_functions,
-        random_updates,
-        recurrent_modules,
-        signed_zeros,
-        subscripts,
-        tensor_attributes,
-        tensor_comparisons,
-        torch_keywords,
-        trees,
-        unknown_calls,
-        unpacked_arguments,
-        user_lines,
-        value_guards,
-        # Last, so that it casts the operands of whatever the others call.
-        autocast,
-    ):
-        patch.register()
+    """Apply all patches, once, when the frontend is imported. One that wraps what another has
+    replaced comes after it, in a folder as well as in this list.
+    """
+    for folder in (guards, changes, interpreter, gradients, modules, tensors, torch_calls):
+        for patch in folder.PATCHES:
+            patch.register()

@@ -1,4 +1,4 @@
-"""How Thunder is patched: for functions compiled with this executor, and for no others."""
+"""How Thunder is patched: for functions compiled with this executor, and no others."""
 
 from __future__ import annotations
 

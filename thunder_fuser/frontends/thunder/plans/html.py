@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
-from thunder_fuser.errors import counted_refusals
-from thunder_fuser.segment.plan import counted
-
-if TYPE_CHECKING:
-    from thunder_fuser.frontends.thunder.plans.report import FusionReport
+from thunder_fuser.errors import Refusal, counted_refusals
+from thunder_fuser.segment.plan import SegmentedFusion, counted
 
 
-def render(report: FusionReport) -> str:
+def render(signature: str, plan: SegmentedFusion, refusals: Sequence[Refusal]) -> str:
     """Render one table: signature, cost of each segment, boundaries and refusals."""
-    plan = report.plan
-    names = [", ".join(p.name for p in proxies) for proxies in (report.inputs, report.outputs)]
     head = (
-        f"{report.name}({names[0]}) &rarr; ({names[1]}): {counted(plan.kernels, 'kernel')}, "
+        f"{signature.replace('->', '&rarr;')}: {counted(plan.kernels, 'kernel')}, "
         f"{plan.bytes:,} B (ideal {plan.bytes_ideal:,} B)"
     )
     columns = ("segment", "kind", "operations", "reads", "writes", "kernels")
@@ -33,7 +28,7 @@ def render(report: FusionReport) -> str:
         for segment in plan.segments
     ]
     body = _row("th", columns) + "".join(_row("td", row) for row in rows)
-    notes = [*map(str, plan.boundaries), *counted_refusals(report.refusals)]
+    notes = [*map(str, plan.boundaries), *counted_refusals(refusals)]
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     after = f"<ul>{items}</ul>" if items else ""
     return f"<div><b>{head}</b><table>{body}</table>{after}</div>"

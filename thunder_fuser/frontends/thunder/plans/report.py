@@ -124,7 +124,7 @@ class FusionReport(ComparedByName):
         return f"<{self.signature}: {counted(plan.kernels, 'kernel')}, {plan.bytes:,} B>"
 
     def _repr_html_(self) -> str:
-        return html.render(self)
+        return html.render(self.signature, self.plan, self.refusals)
 
 
 def fusions(fn: Any) -> tuple[FusionReport, ...]:

@@ -1,1 +1,1 @@
-"""Regions of a trace, each of which becomes a fusion: formation, in-place updates, joint graph."""
+"""Regions of a trace, which become fusions: formation, in-place updates, joint graph."""

@@ -21,7 +21,21 @@ from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, renamed
 from thunder_fuser.frontends.thunder.trace.origin import Recorded, gives_view, results
 from thunder_fuser.segment.regions.joint_graph import Role
 
-_GIVE_NEW_MEMORY = frozenset((*attention.NAMES, *convolution.NAMES))
+WRITES = frozenset(
+    {
+        *("index_copy", "index_add", "index_fill", "index_reduce", "masked_scatter"),
+        *("scatter", "scatter_add", "scatter_reduce"),
+        *("addmm", "addmv", "addr", "addbmm", "baddbmm"),
+    }
+)
+"""Functions of torch that write other arguments into a copy of the first one, and have a method
+that writes into it, by their names in a trace.
+"""
+
+SETITEM = "copy_with_setitem_impl"
+"""The same for `x[index] = value`."""
+
+_GIVE_NEW_MEMORY = frozenset((*attention.NAMES, *convolution.NAMES, *WRITES, SETITEM))
 
 
 def updates(bsym: BoundSymbol) -> bool:
@@ -140,6 +154,8 @@ class Aliases:
             self._note(part)
         if _is_copy_of_torch(bsym):
             self._join(self._tensors, bsym.flat_proxy_outs[0].name, bsym.args[1].name)
+        elif claim is None and _is_method(bsym):
+            self._join(self._tensors, bsym.flat_proxy_outs[0].name, bsym.flat_proxy_args[0].name)
         elif claim is None and (gives_view(bsym) or _is_unknown(bsym)):
             sources = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
             # Thunder's views alias their first argument; an unknown call may alias any.
@@ -181,7 +197,7 @@ def targets(bsym: BoundSymbol) -> Iterator[str]:
     claim = TABLE.get(bsym.sym.id)
     if _is_copy_of_torch(bsym) or (claim is not None and claim.role is Role.UPDATE):
         yield bsym.args[1].name
-    elif claim is None and not bsym.subsymbols and OpTags.IN_PLACE in (bsym.sym.tags or ()):
+    elif claim is None and _is_method(bsym):
         yield from (p.name for p in bsym.flat_proxy_args[:1])
     for part in bsym.subsymbols:
         yield from targets(part)
@@ -194,9 +210,14 @@ def _is_copy_of_torch(bsym: BoundSymbol) -> bool:
     return bool(bsym.sym.id == prims.copy_.name)
 
 
+def _is_method(bsym: BoundSymbol) -> bool:
+    """True for a call that updates its first argument, and returns it if anything."""
+    return not bsym.subsymbols and OpTags.IN_PLACE in (bsym.sym.tags or ())
+
+
 def _is_unknown(bsym: BoundSymbol) -> bool:
     """True if the aliasing of a symbol's results is unknown: it is no prim, and has no subsymbols.
-    Results of attention and convolutions are new memory.
+    Results of attention, of convolutions and of writes into a copy are new memory.
     """
     is_known = isinstance(bsym.sym.id, PrimIDs) or bsym.sym.name in _GIVE_NEW_MEMORY
     return not bsym.subsymbols and not is_known

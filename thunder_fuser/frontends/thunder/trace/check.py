@@ -1,7 +1,8 @@
 """Verifier of traces that a pass has made: uses before definitions, and double definitions.
 
-Thunder runs a trace as it is, and splits it into forward and backward by names. An error of a pass
-would show as a NameError in generated code, or as a forward that depends on its own gradient.
+Thunder runs a trace without a check, and splits it into forward and backward by names. An error of
+a pass would show as a NameError in generated code, or as a forward that depends on its own
+gradient.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Retyping of a trace: proxies get the dtypes and shapes of torch's results.
 
 Thunder decomposes a call by the types that it states. If torch returns another type, the
-decomposition computes something else, and so do those of the result's consumers: such calls are
-decomposed again on operands with torch's types, with torch's promotion: where Thunder's still
-differs, operands are converted to the dtype that torch computes in. A call that cannot be
-decomposed so stays with torch as a whole, and its consumers see its true type.
+decomposition computes something else, and so do the decompositions of calls that read the result.
+Such calls are decomposed again, on operands with torch's types and with torch's promotion; where
+Thunder's promotion still differs, operands are converted to the dtype that torch computes in. A
+call that cannot be decomposed in this way stays with torch as a whole, and its consumers see its
+true type.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Work of symbols left to torch: bytes moved, and FLOPs by the rows of `ir/tables/opaque.py`.
 
-Every symbol reads its arguments and writes its results once; one without a row, also among its
-subsymbols, has no FLOPs.
+Every symbol reads its arguments and writes its results once, but for a method that writes some
+elements of its first argument. One without a row, also among its subsymbols, has no FLOPs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 in the order of the symbol's arguments."""
 
 
+_WRITE_AN_OPERAND = frozenset(
+    {
+        *("index_copy_", "index_add_", "index_reduce_", "index_put_", "setitem_"),
+        *("scatter_", "scatter_add_", "scatter_reduce_"),
+    }
+)
+"""Methods that write as many elements of their first argument as the largest other one has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """Bytes and FLOPs of one torch call.
@@ -68,9 +77,12 @@ def work_of(bsym: BoundSymbol) -> Work:
     """Return the work of a symbol, taken as one torch call."""
     read, made = _tensors(bsym.flat_proxy_args), _tensors(bsym.flat_proxy_outs)
     widths = [p.dtype.bytes for p in read if to_torch_dtype(p.dtype).is_floating_point]
-    return Work(
-        sum(map(bytes_of, read)), sum(map(bytes_of, made)), _flops(bsym), next(iter(widths), 4)
-    )
+    itemsize = next(iter(widths), 4)
+    if bsym.sym.name in _WRITE_AN_OPERAND:
+        target, *operands = read
+        written = max(map(_elements, operands), default=0) * target.dtype.bytes
+        return Work(sum(map(bytes_of, operands)), min(written, bytes_of(target)), 0, itemsize)
+    return Work(sum(map(bytes_of, read)), sum(map(bytes_of, made)), _flops(bsym), itemsize)
 
 
 def orders_of(bsym: BoundSymbol) -> tuple[tuple[int, ...], ...]:
@@ -93,6 +105,10 @@ class _Operands(NamedTuple):
     row: opaque.Call
     shaped: Operands
     given: Attributes
+
+
+def _elements(proxy: Proxy) -> int:
+    return elements(proxy) if is_static(proxy.shape) else 0
 
 
 def _operands(bsym: BoundSymbol) -> _Operands | None:

@@ -1,5 +1,5 @@
-"""What autograd is told of a compiled function: its results, which arguments it updates in place,
-and the gradients through updates.
+"""What autograd sees of a compiled function: its results, which arguments it updates in place, and
+the gradients through updates.
 """
 
 from thunder_fuser.frontends.thunder.updates import (

@@ -1,10 +1,9 @@
 """Results that no gradient reaches, such as `loss.detach()`: they are not connected to autograd.
 
-Thunder connects all results of a differentiated function, so that a running mean that is kept as
-`self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)` has a history, which each call makes longer
-and which cannot be differentiated twice. The trace tells which results depend on an argument that
-requires gradients; the others are left out when results are connected. For functions compiled with
-this executor.
+Thunder connects all results of a differentiated function. So a running mean that is kept as
+`self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)` got a history, which grew with each call
+and cannot be differentiated twice. The trace shows which results depend on an argument that
+requires gradients; the others are left out when results are connected.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Symbols that are in a trace for what they do, such as a check: functions of tensors that Thunder
-keeps, though nothing reads what they return.
+"""Symbols that are in a trace for their effect, such as a check: functions of tensors that Thunder
+keeps although nothing reads their results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Views of torch's that a differentiated trace has as copies, such as a diagonal, or a call that
-Thunder does not decompose.
+"""Views in torch that a differentiated trace computes as copies: a diagonal, or a call that Thunder
+does not decompose.
 
-Thunder differentiates the parts of a call, and those of a diagonal gather its elements: an update
-of it is lost, and so is what it should see of updates of its memory. Such a program is refused.
+Thunder differentiates the parts of a call, and the parts of a diagonal gather its elements. An
+update of such a view would be lost, and the view would not show later updates of its memory, so the
+program is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Which calls of a trace copy where others of their kind make a view: `reshape`, `contiguous`.
+"""Which calls of `reshape` and `contiguous` in a trace copy, and which return a view.
 
-That depends on strides, which a trace does not have. Those of the arguments of the first call are
-noted as it is traced, and the calls are run on meta tensors of them. Gradients of updates in place
-follow what is found; later calls whose strides decide otherwise are refused before anything runs.
+That depends on strides, which a trace does not have. The strides of the first call's arguments are
+recorded while it is traced, and the calls are run on meta tensors with these strides. Gradients of
+in-place updates follow the outcome. A later call whose strides lead to another outcome is refused
+before anything runs.
 """
 
 from __future__ import annotations

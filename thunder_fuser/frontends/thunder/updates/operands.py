@@ -1,9 +1,10 @@
-"""What updates read and return, as Thunder has to see it to group tensors in one memory.
+"""What updates read and return, in a form from which Thunder can group the tensors of one memory.
 
-- `v += w` gives `v` another name, which is in no group: a later update through it reached no other
-  tensor, nor did theirs reach it. Whoever reads the result reads `v` itself.
-- Of what an update reads, Thunder looks only at its target: `v += w` took the `w` of before an
-  update through a view of `w`. A mark before the update reads the others.
+- `v += w` gives `v` another name, which is in no group: a later update through it did not reach
+  other tensors of that memory, nor did updates of them reach it. What reads the result of an update
+  reads `v` itself.
+- Of the operands of an update Thunder considers only its target: `v += w` read `w` as it was before
+  an update through a view of `w`. A mark before the update reads the other operands.
 """
 
 from __future__ import annotations

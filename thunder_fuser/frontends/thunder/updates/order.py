@@ -1,8 +1,7 @@
 """Order of the tensors that `update_aliases` names: by name.
 
-Thunder takes them from a set, so that names, and the order of numbers that a trace reads, would
-depend on hash seeds. The choice is patched where it is made, for functions compiled with this
-executor.
+Thunder takes them from a set, so that names, and the order of the numbers that a trace reads, would
+depend on hash seeds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Calls that copy in torch and that Thunder composes of views alone, such as `repeat`: they end
-with a copy where it is seen whether they copy.
+"""Calls that copy in torch but that Thunder composes of views only, such as `repeat`: they end with
+a copy where a program could see the difference.
 
-Unfused parts of such a call are torch's views, so that an update of its operand would show in its
-result. That is seen if the memory is updated in the trace, or if the result is returned. The parts
-are completed when the trace is made, for functions compiled with this executor.
+The parts of such a call that are not fused are torch's views, so an update of its operand would
+show in its result. A program can see that if the memory is updated in the trace, or if the result
+is returned. The copies are added when the trace is made.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Arguments in one memory: a tensor that is passed twice, or beside a view of itself.
+"""Arguments that share memory: a tensor that is passed twice, or together with a view of it.
 
-In a trace with in-place updates Thunder replaces arguments of one storage by the first of them,
-whether they are updated or not, and wherever in it they lie: rows of a buffer were all its first
-row, and the gradient of `x.detach()` went to `x`. The choice is patched where it is made, for
-functions compiled with this executor: arguments are replaced where one is updated and all have the
-same elements. Others are no aliases if they share none; those that share some are refused. Calls
-whose arguments lie otherwise are compiled anew.
+In a trace with in-place updates Thunder replaces all arguments of one storage by the first of them,
+whether they are updated or not, and wherever they lie in it: rows of a buffer all became its first
+row, and the gradient of `x.detach()` went to `x`. Here arguments are replaced only if one of them
+is updated and they have the same elements. Arguments that share no elements are independent;
+arguments that share some are refused. A call whose arguments share memory in another way is
+compiled again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _updated_groups(trace: TraceCtx) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Raises a RuntimeError, for which Thunder compiles anew, if arguments share other elements."""
+    """Raises RuntimeError, so that Thunder compiles again, if arguments share other elements."""
 
     shared: tuple[str, ...]
 

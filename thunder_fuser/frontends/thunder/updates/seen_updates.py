@@ -1,9 +1,10 @@
-"""Updates in place that autograd sees: of which arguments, and whether it allows them.
+"""In-place updates that autograd sees: which arguments they update, and whether autograd allows it.
 
-An update is seen where gradients are enabled, through any view but a detached one, if the argument
-or what is written requires gradients. Eager code raises at the update of a leaf, or of a view that
-autograd cannot follow. A kernel asks nobody, and another may have run before it: all arguments of
-a call are checked before anything runs. What a leaf is, no trace says: it is checked at each call.
+Autograd sees an update where gradients are enabled, through any view except a detached one, if the
+argument or the written value requires gradients. Eager code raises when a leaf is updated, or a
+view that autograd cannot follow. A kernel would update it anyway, and others may have run before:
+so all arguments of a call are checked before anything runs. The check is made at each call, since a
+trace does not show which arguments are leaves.
 """
 
 from __future__ import annotations

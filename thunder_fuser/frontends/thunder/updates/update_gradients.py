@@ -1,13 +1,14 @@
-"""Gradients of updates in place, through whichever view of the memory they are made and read.
+"""Gradients of in-place updates, whichever view of the memory they are made and read through.
 
 A trace has values. After an update of one view Thunder records `update_aliases`, whose results are
-the new values of all tensors in that memory. Its grad transform takes each for the old value, so
-that what is read through another view than the updated one has the gradient of before the update.
-It is patched, for functions compiled with this executor.
+the new values of all tensors in that memory. Its grad transform treats each of them as the old
+value, so what is read through another view than the updated one had the gradient of before the
+update.
 
-Here the memory itself is the variable. Gradients of all views are summed where they lie in the
-tensor that was first (the root): that is the gradient of the root's new value. What lies in the
-updated view is the gradient of what was written, and the rest that of the root's old value.
+Here the memory itself is the variable. The gradients of all views are summed in the layout of the
+first tensor in the memory (the root), which gives the gradient of the root's new value. Its part
+inside the updated view is the gradient of the written value; the rest is the gradient of the root's
+old value.
 """
 
 from __future__ import annotations

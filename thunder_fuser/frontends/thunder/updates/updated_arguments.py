@@ -1,13 +1,13 @@
-"""Arguments that are updated in place and require gradients: what autograd is told of them.
+"""Arguments that require gradients and are updated in place: what autograd is told of them.
 
-Thunder returns to autograd the last value of an argument's memory in the argument's place, so that
-its gradient ends at the update; it says nothing of an argument that has changed, and moves what no
-result depends on to the backward, which an update may be whose memory is read. These choices are
-patched, for functions compiled with this executor:
+Thunder returns the last value of an argument's memory to autograd in place of the argument, so that
+its gradient ends at the update. It does not report that an argument has changed. It also moves
+symbols on which no result depends to the backward, although that may be an update whose memory is
+read. Instead:
 
-- Autograd is given the arguments, and the values that updates leave in them as further results.
-- When results are connected to autograd, each of these arguments is connected to its value: it has
-  the gradient of the new value from then on, as after an update in eager code.
+- Autograd gets the arguments, and as further results the values that updates leave in them.
+- When results are connected to autograd, each of these arguments is connected to its value: from
+  then on it has the gradient of the new value, as after an update in eager code.
 - The forward keeps all of its updates and what reads memory before them, and begins with the
   check whether autograd allows them.
 """

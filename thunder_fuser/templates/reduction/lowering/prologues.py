@@ -7,7 +7,8 @@ that they begin at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.kernel_ir import WORD, Var, add, equal, less, times
@@ -277,31 +278,44 @@ class PrologueLowering(RowLowering):
 
     # ---- the next steps of a pass
 
-    def _loads_ahead(self, roots: Sequence[Value], row: IndexArithmetic, number: int) -> StepsAhead:
+    @contextmanager
+    def _loads_ahead(
+        self, roots: Sequence[Value], row: IndexArithmetic, number: int
+    ) -> Iterator[StepsAhead]:
         """Issue the loads of the steps that a pass unrolls together, as far as registers go, before
-        their first use. Within the steps, loads would wait for what comes before them.
+        their first use: within the steps, loads would wait for what comes before them. What is
+        lowered inside of the `with` block, the body of the pass, reads what they loaded.
         """
+        self._ahead = self._chosen_ahead(roots, number)
+        yield self._issued_ahead(row, self.schedule.unrolling.factors[number])
+        self._ahead = set()
+
+    def _chosen_ahead(self, roots: Sequence[Value], number: int) -> set[int]:
+        """Return the accesses whose vectors are loaded before a pass begins."""
         schedule = self.schedule
         unroll = schedule.unrolling.factors[number]
         if schedule.has_written_out or not schedule.walks_columns or unroll == 1:
-            return StepsAhead()
+            return set()
         if schedule.is_compiler_unrolled(number):
-            return StepsAhead()
+            return set()
         if schedule.mapping.column_tiles > 1 and unroll < schedule.steps:
-            return StepsAhead()
+            return set()
+        found: set[int] = set()
         vector, words = self.lanes.vector, 0
         for k in self._column_accesses(self._needed(roots)):
             access = self.accesses[k]
             size = unroll * vector * access.loads[0].dtype.itemsize // WORD
             waits = k in self._in_smem or self._awaited(access) or access.is_uniform
             if not waits and words + size <= AHEAD_REGISTERS:
-                self._ahead.add(k)
+                found.add(k)
                 words += size
-        accesses = sorted(self._ahead)
+        return found
+
+    def _issued_ahead(self, row: IndexArithmetic, unroll: int) -> StepsAhead:
         arrays: list[ir.Stmt] = []
         loads: list[ir.Stmt] = []
         indices = row.child()
-        for k in accesses:
+        for k in sorted(self._ahead):
             if not self._waits_as_words(k):
                 arrays.append(self._array(k, unroll))
                 loads += self._loads([k], EACH, indices, set(self._written))

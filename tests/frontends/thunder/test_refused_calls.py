@@ -1,0 +1,60 @@
+"""Calls that a compiled function cannot make raise, with the reason, and leave torch as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.frontends.thunder.programs import jit
+
+linear = nn.Linear(3, 3)
+made_before = torch.func.grad(lambda x: x.pow(3).sum())
+
+
+def a_full_backward_hook(x: Tensor) -> Tensor:
+    found: Tensor = hooked(x)
+    return found
+
+
+hooked = nn.Linear(3, 3)
+hooked.register_full_backward_hook(lambda module, inputs, outputs: None)
+
+
+def a_hook(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * 3)  # type: ignore[no-untyped-call]
+    return y
+
+
+def a_backward(x: Tensor) -> Tensor:
+    y = (x * 2).sum()
+    y.backward()
+    return y
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "grad": lambda x: torch.func.grad(lambda y: y.pow(3).sum())(x),
+    "grad_impl": lambda x: made_before(x),
+    "vmap": lambda x: torch.vmap(lambda y: y * 2)(x),
+    "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1],
+    "vjp": lambda x: torch.func.vjp(torch.sin, x)[0],
+    "jacrev": lambda x: torch.func.jacrev(torch.sin)(x),
+    "functional_call": lambda x: torch.func.functional_call(linear, {"bias": x}, (x,)),
+    "torch.autograd.grad": lambda x: torch.autograd.grad((x * 2).sum(), x)[0],
+    "BackwardHook": a_full_backward_hook,
+    "register_hook": a_hook,
+    "backward": a_backward,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_call_raises_before_it_begins(name: str) -> None:
+    x = torch.randn(3, requires_grad=True)
+    called = name.removeprefix("torch.autograd.")
+    with pytest.raises(NotImplementedError, match=f"^{called} in a compiled function: "):
+        jit(PROGRAMS[name])(x)
+    # Inside of a transform this raises.
+    torch.ones(3).requires_grad_()

@@ -1,0 +1,16 @@
+"""What a traced function changes outside of itself, and each call of the compiled one changes."""
+
+from thunder_fuser.frontends.thunder.patches.changes import (
+    attributes_set,
+    containers_changed,
+    module_buffers,
+    names_set,
+)
+
+PATCHES = (
+    attributes_set,
+    # Writes its changes before those of attributes, so that it wraps what writes these.
+    containers_changed,
+    module_buffers,
+    names_set,
+)

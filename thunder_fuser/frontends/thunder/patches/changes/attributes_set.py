@@ -1,0 +1,190 @@
+"""Attributes that a traced function sets or deletes: `self.last = y`, `self.step += 1`.
+
+They are set when the compiled function has run. Thunder 0.2.6 loses those of the outermost module
+and all but the first of any other object, takes numbers, tensors and tuples alone, and takes for
+such a change what the constructor of a new object does, as in `nn.CrossEntropyLoss()(x, y)`; it
+deletes attributes of the caller's object while it traces, and never again. For functions compiled
+with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from thunder.core import interpreter, jit_ext
+from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
+    ProvenanceRecord,
+    PseudoInst,
+    WrappedValue,
+    unwrap,
+    wrap_const,
+)
+from thunder.core.prims import OpTags
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_iter
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors.pythonex import ex
+from torch.nn import Module
+
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+
+_LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
+_HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
+_original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]
+_process: Callable[[Any, TraceCtx], None] = jit_ext.process_recorded_modifications
+_ATTRIBUTES = "__dict__"
+_MEMBERS = ("_parameters", "_buffers", "_modules")
+
+
+def _set_attribute(target: Any, name: str, value: Any, /) -> None:
+    setattr(target, name, value.value if isinstance(value, _Constant) else value)
+
+
+set_attribute = ex.register_operator(
+    "set_attribute",
+    meta=lambda target, name, value, /: None,
+    fn=_set_attribute,
+    tags=[OpTags.DONT_DCE],
+)
+
+
+def _delete_attribute(target: Any, name: str, /) -> None:
+    delattr(target, name)
+
+
+_delete_attribute_symbol = ex.register_operator(
+    "delete_attribute",
+    meta=lambda target, name, /: None,
+    fn=_delete_attribute,
+    tags=[OpTags.DONT_DCE],
+)
+_DELETED = object()
+
+
+def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> Any:
+    """Record that an attribute is set; return None, wrapped, or the interpreter's signal."""
+    if not is_patched() or not _is_outer(target):
+        return _original(target, name, value)
+    attributes = _attributes_of(target)
+    if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        return attributes
+    # By the wrapped dictionary: a method of what it holds has another wrapper the next time.
+    return interpreter._interpret_call(dict.__setitem__, attributes, name, value)
+
+
+def _is_outer(target: WrappedValue) -> bool:
+    """True for objects from outside whose attributes can be set."""
+    is_outer = jit_ext.should_register_for_prologue(target.provenance) or _is_root(target)
+    return is_outer and hasattr(unwrap(target), _ATTRIBUTES)
+
+
+def _attributes_of(target: WrappedValue) -> Any:
+    """Return the dictionary of an object's attributes, wrapped, or the interpreter's signal."""
+    attributes = interpreter._interpret_call(getattr, target, wrap_const(_ATTRIBUTES))
+    if attributes is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
+    return attributes
+
+
+def _delete(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
+    """Record that an attribute is deleted; return None, or the interpreter's signal."""
+    target = stack.getitem_wrapped(-1)
+    if not is_patched() or not _is_outer(target):
+        return original(inst, stack=stack, **state)
+    name, held = inst.argval, unwrap(target)
+    if type(held).__delattr__ not in (object.__delattr__, Module.__delattr__) or any(
+        name in getattr(held, members, ()) for members in _MEMBERS
+    ):
+        error = NotImplementedError(
+            f"a compiled function deletes {name}, a parameter, buffer or submodule, or an "
+            f"attribute that {type(held).__name__} deletes by its own method; delete it outside"
+        )
+        return interpreter.do_raise(error)
+    attributes = _attributes_of(target)
+    if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        return attributes
+    if name not in unwrap(attributes):
+        return interpreter.do_raise(AttributeError(name))
+    stack.pop_wrapped().attribute_wrappers.pop(name, None)
+    # Setting it makes the dictionary one of the trace, and has the change recorded.
+    for change, *value in ((dict.__setitem__, wrap_const(_DELETED)), (dict.__delitem__,)):
+        done = interpreter._interpret_call(change, attributes, wrap_const(name), *value)
+        if done is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return done
+    return None
+
+
+def _is_root(target: WrappedValue) -> bool:
+    """True for the compiled module or function itself."""
+    return bool(target.provenance.inst is PseudoInst.INPUT_FN)
+
+
+def _process_changes(ctx: Any, epilogue: TraceCtx) -> None:
+    """Write the recorded changes of outer objects to the epilogue."""
+    if is_patched():
+        others = {}
+        for changed, changes in ctx._additional_outputs.items():
+            owner = changed.provenance.inputs[0]
+            if changed.provenance.inst is PseudoInst.LOAD_ATTR and _is_made_in_trace(owner):
+                continue
+            if changed.provenance.inputs[1].value == _ATTRIBUTES:
+                # An object without a place was made by the trace, as a `random.Random` is.
+                if path_of(owner) is not None:
+                    _write_attributes(changed, changes, epilogue)
+            else:
+                others[changed] = changes
+        ctx._additional_outputs = others
+    _process(ctx, epilogue)
+
+
+def _is_made_in_trace(place: ProvenanceRecord) -> bool:
+    while place.inst in (PseudoInst.LOAD_ATTR, PseudoInst.BINARY_SUBSCR):
+        place = place.inputs[0]
+    return bool(jit_ext.is_created_during_tracing(place))
+
+
+def _write_attributes(changed: WrappedValue, changes: Any, epilogue: TraceCtx) -> None:
+    target = Proxy(history=as_given(changed.provenance.inputs[0]))
+    last = {unwrap(key): value for _, _, key, value in changes}
+    with tracectx(epilogue):
+        epilogue.add_name(target.name)
+        for name, value in last.items():
+            if unwrap(value) is not _DELETED:
+                set_attribute(target, name, built(name, value))
+            elif name in changed.original_value:
+                _delete_attribute_symbol(target, name)
+
+
+class _Constant:
+    """An object that the trace has made, of which the epilogue knows no parts."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def built(name: str, value: WrappedValue) -> Any:
+    """Return what an epilogue sets an attribute, or a name, to; raise NotImplementedError if the
+    value is an object with tensors that the trace has made.
+    """
+    try:
+        return jit_ext.build_value_from_wrapped(value)
+    except NotImplementedError:
+        parts = getattr(unwrap(value), "__dict__", {}).values()
+        if any(isinstance(x, Proxy) for x in tree_iter(list(parts))):
+            raise NotImplementedError(
+                f"attribute {name} is set to an object of {type(unwrap(value))} with tensors of "
+                "the compiled function; set tensors, numbers, or lists, dictionaries and "
+                "dataclasses of these, and make the object outside"
+            ) from None
+        return _Constant(unwrap(value))
+
+
+def register() -> None:
+    """Patch Thunder's interpreter and tracer to record changes and write them to the epilogue."""
+    _LOOKASIDES[object.__setattr__] = _record
+    _HANDLERS["DELETE_ATTR"] = partial(_delete, _HANDLERS["DELETE_ATTR"])
+    jit_ext.process_recorded_modifications = _process_changes

@@ -1,0 +1,118 @@
+"""Autograd functions with `setup_context`, with several results, or that use more of the context.
+
+Thunder passes the context to `forward`; torch passes it to `setup_context` if there is one, with
+the inputs and the output. Thunder's context lacks `needs_input_grad`: here every floating-point or
+complex input needs its gradient, and dead code elimination removes those that are not read. A
+result marked as not differentiable has a gradient of zeros. Thunder's gradient transform is right
+for any number of results but refuses more than one. So the function is replaced by one whose
+`forward` does all of this, and the transform is told not to count results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from thunder.core import jit_ext
+from thunder.core.interpreter import WrappedValue, make_opaque, unwrap, wrap
+from thunder.core.proxies import TorchAutogradFunctionCtxProxy
+
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+
+_LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
+_APPLY: Callable[..., Any] = torch.autograd.Function.apply.__func__
+_original: Callable[..., Any] = _LOOKASIDES[_APPLY]
+_NO_CONTEXT = torch.autograd.Function.setup_context
+
+
+def _apply(function: WrappedValue, *args: Any, **kwargs: Any) -> Any:
+    """Return the wrapped result of a wrapped autograd function, or the interpreter's signal."""
+    if not is_patched():
+        return _original(function, *args, **kwargs)
+    known = jit_ext.get_jit_ctx().ad_hoc_executor.implmap
+    before = set(known)
+    function = wrap(_with_context(unwrap(function)), provenance=function.provenance)
+    found = _original(function, *args, **kwargs)
+    for name in set(known) - before:
+        _count_no_results(known[name].grad_transform)
+    return found
+
+
+def _count_no_results(transform: FunctionType | None) -> None:
+    """Replace the function by which Thunder's gradient transform of a call checks its results."""
+    if (
+        transform is not None
+        and transform.__closure__
+        and "check" in transform.__code__.co_freevars
+    ):
+        place = transform.__code__.co_freevars.index("check")
+        transform.__closure__[place].cell_contents = lambda *args: None
+
+
+def _with_context(kind: type[torch.autograd.Function]) -> type:
+    """A class with a `forward` that takes the context, and the `backward` of `kind`."""
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
+        output = kind.forward(ctx, *inputs)
+        _keep(ctx, output)
+        return output
+
+    def forward_then_setup(ctx: Any, *inputs: Any) -> Any:
+        ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
+        output = kind.forward(*inputs)
+        kind.setup_context(ctx, inputs, output)
+        _keep(ctx, output)
+        return output
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        constants = _kept(ctx)
+        given = [torch.zeros_like(g) if k in constants else g for k, g in enumerate(gradients)]
+        return kind.backward(ctx, *given)
+
+    has_setup = kind.setup_context is not _NO_CONTEXT
+
+    methods = {
+        "forward": staticmethod(forward_then_setup if has_setup else forward),
+        "backward": staticmethod(backward),
+    }
+    return type(kind.__name__, (), methods)
+
+
+# Not interpreted: Thunder takes what that assigns to a context for an argument of the backward.
+def _mark(ctx: Any, *results: Any) -> None:
+    ctx.__dict__.setdefault("marked", []).extend(results)
+
+
+def _keep_places(ctx: Any, output: Any) -> None:
+    """Keep the positions of the results that are marked as constants."""
+    marked = {result.name for result in ctx.__dict__.get("marked", ())}
+    results = output if isinstance(output, tuple) else (output,)
+    named = [getattr(result, "name", None) for result in results]
+    ctx.__dict__["places"] = [k for k, name in enumerate(named) if name in marked]
+
+
+def _kept_places(ctx: Any) -> list[int]:
+    kept: list[int] = ctx.__dict__["places"]
+    return kept
+
+
+_keep: Callable[[Any, Any], None] = make_opaque(_keep_places)
+_kept: Callable[[Any], list[int]] = make_opaque(_kept_places)
+
+
+def _materialize(ctx: Any, value: bool) -> None:
+    """A gradient is a tensor in any case: zeros where torch may give None."""
+
+
+def _is_differentiable(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def register() -> None:
+    """Patch Thunder's interpreter to use `_apply`, and add methods to Thunder's context."""
+    TorchAutogradFunctionCtxProxy.mark_non_differentiable = make_opaque(_mark)
+    TorchAutogradFunctionCtxProxy.set_materialize_grads = _materialize
+    _LOOKASIDES[_APPLY] = _apply

@@ -1,0 +1,82 @@
+"""Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks.
+
+They failed somewhere inside of torch, those of `torch.func` with its transform still active for
+whatever the caller did next. Here each raises before it begins, with the reason and what to do
+instead. For functions compiled with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from thunder.core import interpreter
+from thunder.core.utils import is_hashable
+from torch._functorch import apis, eager_transforms, vmap
+from torch.utils.hooks import BackwardHook
+
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
+
+Function = Callable[..., Any]
+
+_TRANSFORM = "transforms of torch.func run torch's operations; transform outside of the function"
+_GRADIENT = "gradients are computed of the whole function; compute them outside, of what it returns"
+_HOOK = "hooks of gradients belong to torch's autograd; register them on arguments or results"
+_STATE = "parameters are read where the module is called; pass them as arguments of a function"
+
+_REASONS: Mapping[Any, str] = {
+    **dict.fromkeys(
+        (
+            *(apis.vmap, apis.grad, apis.grad_and_value, vmap.vmap_impl),
+            *(eager_transforms.grad_impl, eager_transforms.grad_and_value_impl),
+            *(eager_transforms.vjp, eager_transforms.jvp, eager_transforms.jacrev),
+            *(eager_transforms.jacfwd, eager_transforms.hessian, eager_transforms.linearize),
+        ),
+        _TRANSFORM,
+    ),
+    **dict.fromkeys(
+        (
+            *(torch.autograd.grad, torch.autograd.backward, torch.autograd.functional.jacobian),
+            *(torch.autograd.functional.vjp, torch.autograd.functional.jvp),
+            *(torch.autograd.functional.hvp, torch.autograd.functional.vhp),
+            torch.autograd.functional.hessian,
+        ),
+        _GRADIENT,
+    ),
+    BackwardHook: _HOOK,
+    torch.func.functional_call: _STATE,
+}
+_OF_TENSORS = {
+    "backward": _GRADIENT,
+    "register_hook": _HOOK,
+    "register_post_accumulate_grad_hook": _HOOK,
+    "retain_grad": _HOOK,
+}
+
+
+def _text(name: str, reason: str) -> str:
+    return f"{name} in a compiled function: {reason}"
+
+
+def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what replaces a call on wrapped values: for those above, what raises; or None."""
+    if not is_hashable(fn) or fn not in _REASONS or not is_patched():
+        return original(fn, *args, **kwargs)
+    error = NotImplementedError(_text(fn.__name__, _REASONS[fn]))
+    return lambda *args, **kwargs: interpreter.do_raise(error)
+
+
+def _method(name: str, reason: str) -> Function:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        known(name)
+        raise NotImplementedError(_text(name, reason))
+
+    return refuse
+
+
+def register() -> None:
+    """Patch how Thunder looks for replacements, and add methods of tensors that raise."""
+    ask_first(_lookaside)
+    METHODS.update({name: _method(name, reason) for name, reason in _OF_TENSORS.items()})

@@ -1,0 +1,15 @@
+"""Guards: what a traced function reads. A program runs again only if the values are the same."""
+
+from thunder_fuser.frontends.thunder.patches.guards import (
+    absent_attributes,
+    container_guards,
+    signed_zeros,
+    value_guards,
+)
+
+PATCHES = (
+    absent_attributes,
+    container_guards,
+    signed_zeros,
+    value_guards,
+)

@@ -1,0 +1,108 @@
+"""Guards of the lengths of lists and tuples, and of the keys of dictionaries.
+
+Thunder guards the elements that a program reads, but not how many there are: a loop over a list of
+two tensors ran the program compiled for one. The guard is made where the interpreter first reads an
+element of a container.
+
+Thunder does not see what C code reads either: `math.prod(sizes)` and `sizes == [2, 3]` kept the
+answer of the first call. Here the elements are read, and so guarded, before such a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core import interpreter, jit_ext, prims, utils
+from thunder.core.interpreter import ProvenanceRecord, WrappedValue
+from thunder.core.prims import OpTags
+from thunder.core.proxies import Proxy
+from thunder.executors.pythonex import ex
+
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, is_a_home, path_of
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+
+_HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
+_original: Callable[[Any], None] = WrappedValue.track_items
+_original_comparison: Callable[..., Any] = _HANDLERS["COMPARE_OP"]
+
+
+def _check_keys(given: Any, expected: Sequence[Any], /) -> None:
+    utils.check(
+        tuple(given) == tuple(expected),
+        lambda: f"Expected the keys {expected}, of the dictionary compiled for, got {list(given)}",
+    )
+
+
+_check_keys_symbol = ex.register_operator(
+    "check_keys",
+    meta=lambda given, expected, /: None,
+    fn=_check_keys,
+    tags=[OpTags.DONT_DCE],
+)
+
+
+def _track_items(value: Any) -> None:
+    """Guard a container before its elements are read for the first time."""
+    if not value.has_item_tracking and is_patched() and is_guarded(value.provenance):
+        guard(value.provenance, value.value)
+    _original(value)
+
+
+def guard(place: ProvenanceRecord, held: Any) -> None:
+    """Guard the length of the list or tuple at a place, or the keys of the dictionary."""
+    container = Proxy(history=as_given(place), prefix="container")
+    if type(held) in (list, tuple):
+        jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
+    elif _has_places(held):
+        jit_ext.get_jit_ctx().add_constraint((_check_keys_symbol, container, tuple(held)))
+
+
+def is_guarded(place: ProvenanceRecord) -> bool:
+    """True for what a prologue can read again, but for arguments, globals, attributes and members
+    of a module as a whole, of which a program uses a part.
+    """
+    path = path_of(place)
+    return path is not None and len(path) > 1 and not is_a_home(path)
+
+
+def _read(value: Any) -> None:
+    """Read all elements of a container, each of which is guarded by that."""
+    if not isinstance(value, WrappedValue) or not _has_places(value.value):
+        return
+    if value.has_item_tracking or is_guarded(value.provenance):
+        value.track_items()
+        held = value.item_wrappers
+        for item in held.values() if isinstance(held, dict) else held:
+            _read(item)
+
+
+def _has_places(held: Any) -> bool:
+    """True for containers whose elements a guard can name."""
+    if type(held) is dict:
+        return all(isinstance(key, str | int) for key in held)
+    return type(held) in (list, tuple)
+
+
+def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:
+    """Compare as Thunder does, whose comparison looks at no elements."""
+    if is_patched():
+        for place in (-2, -1):
+            _read(stack.getitem_wrapped(place))
+    return _original_comparison(inst, stack=stack, **state)
+
+
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    found = original(fn, *args, **kwargs)
+    if found is None and interpreter.is_opaque(fn) and is_patched():
+        for value in (*args, *kwargs.values()):
+            _read(value)
+    return found
+
+
+def register() -> None:
+    """Patch Thunder's interpreter to use `_track_items`, `_compare` and `_lookaside`."""
+    WrappedValue.track_items = _track_items
+    _HANDLERS["COMPARE_OP"] = _compare
+    ask_first(_lookaside)

@@ -1,0 +1,142 @@
+"""What a value that a traced function reads must be at later calls; `value_guards` says where."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch.nn import Module
+
+GUARDED_BY_THUNDER = (int, float, complex, str, slice)
+_NOT_GUARDED = (CellType, CodeType, ModuleType)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_FORWARD = "forward"
+
+
+class Expected:
+    """What a value must be for a program to be valid; `holds` decides."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def holds(self, given: Any) -> bool:
+        """True for a value of the same type and an equal value."""
+        return type(given) is type(self.value) and bool(given == self.value)
+
+    def __repr__(self) -> str:
+        return f"{self.value!r}"
+
+
+class _Same(Expected):
+    def holds(self, given: Any) -> bool:
+        return given is self.value
+
+
+class _OfType(Expected):
+    def holds(self, given: Any) -> bool:
+        return type(given) is self.value
+
+
+class _OfCode(Expected):
+    """Code of a function or method, and its defaults, which are constants of a program."""
+
+    def holds(self, given: Any) -> bool:
+        constants = _constants_of(given)
+        return len(constants) == len(self.value) and all(
+            a is b or (type(a) is type(b) and isinstance(a, GUARDED_BY_THUNDER) and a == b)
+            for a, b in zip(constants, self.value, strict=True)
+        )
+
+
+def _constants_of(function: Any) -> tuple[Any, ...]:
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        return ()
+    named = (function.__kwdefaults__ or {}).values()
+    return (function.__code__, *(function.__defaults__ or ()), *named)
+
+
+class _OfKeys(Expected):
+    """Type and keys of a dictionary of another type than dict, whose keys are not guarded yet."""
+
+    def holds(self, given: Any) -> bool:
+        return type(given) is type(self.value) and list(given) == list(self.value)
+
+
+class ExpectedModule(Expected):
+    """How a module is called, and the number and types of its submodules, with those inside.
+
+    value      type of the module; None if that is guarded elsewhere
+    is_called  its hooks and its own `forward` matter, which `see_calls` takes from the module
+    """
+
+    def __init__(self, value: type | None = None) -> None:
+        super().__init__(value)
+        self.count: int | None = None
+        self.is_called = False
+        self.calls: tuple[Any, ...] = ()
+        self.inside: dict[str, ExpectedModule] = {}
+
+    def __repr__(self) -> str:
+        return "the submodules of its first call"
+
+    def at(self, names: list[str]) -> ExpectedModule:
+        """Return what is expected of the submodule with these names, outermost first."""
+        found = self
+        for name in names:
+            found = found.inside.setdefault(name, ExpectedModule())
+        return found
+
+    def see_calls(self, module: Module) -> None:
+        """Expect the calls that the module and its submodules have now."""
+        self.calls = _calls_of(module)
+        for name, expected in self.inside.items():
+            if (inner := module._modules[name]) is not None:
+                expected.see_calls(inner)
+
+    def holds(self, given: Any) -> bool:
+        """True for a module with these submodules and calls. It runs at each call of a model."""
+        if self.value not in (None, type(given)):
+            return False
+        if self.is_called and _calls_of(given) != self.calls:
+            return False
+        if self.count is None and not self.inside:
+            return True
+        modules = given._modules
+        return self.count in (None, len(modules)) and all(
+            expected.holds(modules.get(name)) for name, expected in self.inside.items()
+        )
+
+
+def _calls_of(module: Module) -> tuple[Any, ...]:
+    """Return hooks of a module, and the function that it has in place of its type's `forward`;
+    an empty tuple if none.
+    """
+    held = module.__dict__
+    hooks = [held[name] for name in _HOOKS]
+    if not any(hooks) and _FORWARD not in held:
+        return ()
+    return (*(list(named.values()) for named in hooks), held.get(_FORWARD))
+
+
+def expected_of(value: Any) -> Expected | None:
+    """Return what is guarded of a value; None if nothing."""
+    if isinstance(value, (*GUARDED_BY_THUNDER, *_NOT_GUARDED)):
+        return None
+    if isinstance(value, FunctionType | MethodType):
+        return _OfCode(_constants_of(value))
+    if isinstance(value, type | enum.Enum):
+        return _Same(value)
+    if isinstance(value, dict) and type(value) is not dict:
+        return _OfKeys(value.copy())
+    if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
+        return _OfType(type(value))
+    if callable(value):
+        return _Same(value)
+    try:
+        return Expected(copy.copy(value)) if (value == value) is True else _Same(value)
+    except Exception:  # a type that compares or copies nothing
+        return _Same(value)

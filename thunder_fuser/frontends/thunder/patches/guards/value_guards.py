@@ -1,0 +1,271 @@
+"""Guards of what a traced function reads and Thunder does not guard: all but numbers, strings and
+tensors.
+
+`f(x, "tanh")` ran the program compiled for `f(x, None)`, as `f(x, torch.cos)` did that of
+`f(x, torch.sin)`; a model whose activation was replaced ran the old one. Here arguments,
+attributes, items, and names of closures and of globals are guarded where the interpreter first
+meets them, for functions compiled with this executor:
+
+- a function written in Python by its code and defaults; what it reads is guarded where it is read
+- an object whose attributes are read by its type
+- a module by its hooks, in one guard with the types of all submodules, and their hooks
+- a type, a member of an enumeration, and a function that is not written in Python by its identity
+- any other value, such as None, a dtype or a set, by its type and an equal value
+
+Names of Python modules, and functions and types that are called by a global name in functions other
+than the compiled one, are taken as constant, as code is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from thunder.core import devices, dtypes, jit_ext
+from thunder.core.compile_data import get_compile_data
+from thunder.core.interpreter import (
+    INTERPRETER_CALLBACKS,
+    ProvenanceRecord,
+    PseudoInst,
+    unwrap,
+)
+from thunder.core.prims import OpTags
+from thunder.core.proxies import Proxy
+from thunder.core.trace import TraceCtx
+from thunder.executors.pythonex import ex
+from torch.nn import Module
+
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
+    Expected,
+    ExpectedModule,
+    expected_of,
+)
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+
+_CALLBACK = INTERPRETER_CALLBACKS.WRAP_CALLBACK
+_original: Callable[[Any], Any] = jit_ext.general_jit_callbacks[_CALLBACK]
+_SUBSCRIPTS = (PseudoInst.BINARY_SUBSCR, PseudoInst.LOAD_ATTR)
+_ROOTS = (PseudoInst.INPUT_FN, PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
+_GLOBALS = "__globals__"
+_MEMBERS = jit_ext.MODULE_MEMBER_DICT_ATTRS
+_SUBMODULES = "_modules"
+_OF_EACH_CALL = "_backward_hooks"
+"""An attribute that each call of a module reads, before all other hooks."""
+_OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"} - _MEMBERS
+
+_OWNERS_OF_FUNCTIONS = (type(None), ModuleType, type)
+_OUTERMOST = len(("root", "forward", "__func__"))
+_OF_THE_TRACE = (Proxy, dtypes.dtype, devices.Device)
+
+
+def _check(given: Any, expected: Expected, /) -> None:
+    if not expected.holds(given):
+        raise RuntimeError(f"Expected {expected}, of the value compiled for, got {given}")
+
+
+_check_symbol = ex.register_operator(
+    "check_value",
+    meta=lambda given, expected, /: None,
+    fn=_check,
+    tags=[OpTags.DONT_DCE],
+)
+_seen: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
+"""Places that have a guard, by trace: a global name is met wherever it is read."""
+_made: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
+"""Places whose value is one of the trace, by trace: the caller's has other parts."""
+_modules: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedModule]] = WeakKeyDictionary()
+"""What a trace expects of modules, by the place of the module that has them all."""
+
+
+def _wrapped(value: Any) -> Any:
+    """Guard a value, after Thunder's own treatment of one that its tracer meets."""
+    found = _original(value)
+    if is_patched():
+        _guard(value)
+    return found
+
+
+def _guard(value: Any) -> None:
+    place = value.provenance
+    path = path_of(place) if place.inst in _SUBSCRIPTS else None
+    if path is None or not jit_ext.should_register_for_prologue(place):
+        return
+    ctx = jit_ext.get_jit_ctx()
+    seen, made = _seen.setdefault(ctx, set()), _made.setdefault(ctx, set())
+    if isinstance(value.value, _OF_THE_TRACE):
+        made.add(path)
+    if path in seen or any(path[:k] in made for k in range(len(path) + 1)):
+        return
+    members = path[-1] if place.inst is PseudoInst.LOAD_ATTR else path[-2]
+    if members == _SUBMODULES or path[-1] == _OF_EACH_CALL:
+        _guard_module(ctx, value)
+    elif not _is_code(value.value, path, place) and (expected := expected_of(value.value)):
+        seen.add(path)
+        add_guard(_readable(place, value.value), expected)
+
+
+def _guard_module(ctx: Any, value: Any) -> None:
+    """Guard the type of a submodule, the number of a module's submodules, or how it is called."""
+    place = value.provenance
+    if is_call := place.inputs[1].value == _OF_EACH_CALL:
+        place = place.inputs[0]
+    place, names = _outermost(place)
+    known = _modules.setdefault(ctx, {})
+    if place not in known:
+        known[place] = ExpectedModule()
+        add_guard(place, known[place])
+    expected = known[place].at(names)
+    if is_call:
+        expected.is_called = True
+    elif isinstance(value.value, dict):
+        expected.count = len(value.value)
+    else:
+        expected.value = type(value.value)
+
+
+def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
+    """Return the place of the outermost module, and the names of a submodule from there."""
+    names: list[str] = []
+    while place.inst in _SUBSCRIPTS:
+        owner, key = place.inputs
+        if place.inst is PseudoInst.LOAD_ATTR and key.value == _SUBMODULES:
+            place = owner
+        elif owner.inst is PseudoInst.LOAD_ATTR and owner.inputs[1].value == _SUBMODULES:
+            names.insert(0, key.value)
+            place = owner
+        else:
+            break
+    return place, names
+
+
+def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
+    """Guard the value at a place."""
+    constraint = (_check_symbol, Proxy(history=as_given(place)), expected)
+    jit_ext.get_jit_ctx().add_constraint(constraint)
+
+
+def is_of_caller(value: Any) -> bool:
+    """True for objects that a prologue can read again, with attributes that it can look for."""
+    held, path = unwrap(value), path_of(value.provenance)
+    return (
+        path is not None
+        and _OF_EVERY_MODULE.isdisjoint(path)
+        and not isinstance(held, (*_OF_THE_TRACE, ModuleType))
+        and (len(path) == 1 or jit_ext.should_register_for_prologue(value.provenance))
+    )
+
+
+def as_given(place: ProvenanceRecord) -> ProvenanceRecord:
+    """Return the place of an object itself. A module's place has a flag by which Thunder takes the
+    compiled module in its stead; transforms such as DDP expect to find that once.
+    """
+    return replace(place, ext_flag=0)
+
+
+def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
+    """Return root and constant keys of a place that a prologue can read again, else None."""
+    keys: list[Any] = []
+    while place.inst in _SUBSCRIPTS:
+        place, key = place.inputs
+        if key.inst is not PseudoInst.CONSTANT or not isinstance(key.value, str | int):
+            return None
+        keys.append(key.value)
+    return (place.inst, *reversed(keys)) if place.inst in _ROOTS else None
+
+
+def is_a_home(path: tuple[Any, ...]) -> bool:
+    """True for dictionaries of all attributes, members or global names, and for what is of every
+    module, such as its hooks.
+    """
+    return path[-1] in (*_MEMBERS, _GLOBALS) or not _OF_EVERY_MODULE.isdisjoint(path)
+
+
+def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool:
+    """True for what belongs to the code that is traced: parts of functions and modules, methods,
+    attributes of what a global name has, such as a Python module, and callables that are named by
+    the globals of another function than the outermost.
+    """
+    *owners, name = path
+    # The hooks of a module, and its dictionaries: Thunder's module has others of its own.
+    if name in _MEMBERS or not _OF_EVERY_MODULE.isdisjoint(path):
+        return True
+    is_attribute = place.inst is PseudoInst.LOAD_ATTR
+    if is_attribute and (not name.isidentifier() or name.startswith("__")):
+        return True
+    if is_attribute and _is_method(value, name):
+        return True
+    if not callable(value) or _GLOBALS not in owners:
+        return False
+    return is_attribute or (owners[-1] == _GLOBALS and owners.index(_GLOBALS) > _OUTERMOST)
+
+
+def _is_method(value: Any, name: str) -> bool:
+    """True for what an object has by this name from its type; a bound method that is kept under
+    another name, as in `self.act = gate.forward`, is a value.
+    """
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, _OWNERS_OF_FUNCTIONS):
+        return False
+    return not isinstance(value, MethodType) or (getattr(type(owner), name, None) is value.__func__)
+
+
+def _readable(place: ProvenanceRecord, value: Any) -> ProvenanceRecord:
+    """Return where a prologue reads a value: a member of a module that is None by its name, as
+    Thunder reads members as tensors and modules.
+    """
+    owner, key = place.inputs
+    if value is None and owner.inst is PseudoInst.LOAD_ATTR and owner.inputs[1].value in _MEMBERS:
+        return ProvenanceRecord(PseudoInst.LOAD_ATTR, inputs=[owner.inputs[0], key])
+    return place
+
+
+def _unpack_inputs(
+    original: Callable[..., Any],
+    ctx: Any,
+    prologue: TraceCtx,
+    to_computation: Any,
+    to_epilogue: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Make the prologue with the guards that hold now: what is made anew whenever it is read, such
+    as an iterator that a property returns, has none.
+    """
+    if is_patched():
+        data = get_compile_data()
+        assert data is not None
+        roots = dict(zip(_ROOTS, (data.fn, args, kwargs), strict=True))
+        ctx._constraints = [c for c in ctx._constraints if _holds(c, roots)]
+    return original(ctx, prologue, to_computation, to_epilogue, args, kwargs)
+
+
+def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
+    symbol, *arguments = constraint
+    if symbol is not _check_symbol:
+        return True
+    proxy, expected = arguments
+    try:
+        given = _read(proxy.history, roots)
+        if isinstance(expected, ExpectedModule):
+            expected.see_calls(given)
+        found: bool = expected.holds(given)
+    except Exception:  # of the caller's code, as it is read once more
+        return False
+    return found
+
+
+def _read(place: ProvenanceRecord, roots: Mapping[PseudoInst, Any]) -> Any:
+    if place.inst not in _SUBSCRIPTS:
+        return roots[place.inst]
+    owner, key = _read(place.inputs[0], roots), place.inputs[1].value
+    return getattr(owner, key) if place.inst is PseudoInst.LOAD_ATTR else owner[key]
+
+
+def register() -> None:
+    """Patch Thunder's interpreter to use `_wrapped`, and its prologues `_unpack_inputs`."""
+    jit_ext.general_jit_callbacks[_CALLBACK] = _wrapped
+    jit_ext.unpack_inputs = partial(_unpack_inputs, jit_ext.unpack_inputs)

@@ -1,0 +1,25 @@
+"""How Thunder's interpreter runs Python: code it could not run, and work that it repeated."""
+
+from thunder_fuser.frontends.thunder.patches.interpreter import (
+    frames,
+    method_calls,
+    module_hooks,
+    nested_arguments,
+    python_functions,
+    subscripts,
+    trees,
+    unpacked_arguments,
+    user_lines,
+)
+
+PATCHES = (
+    frames,
+    method_calls,
+    module_hooks,
+    nested_arguments,
+    python_functions,
+    subscripts,
+    trees,
+    unpacked_arguments,
+    user_lines,
+)

@@ -1,0 +1,250 @@
+"""Functions and methods that Python implements in C, written in Python for Thunder to interpret.
+
+Thunder calls a C function without looking inside. `sum(tensors)` read tensors that had no proxies
+yet, `map(torch.sigmoid, xs)` called torch's function with proxies that it does not accept, and the
+iterators of `itertools` returned tensors whose origin Thunder did not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from functools import partial
+from typing import Any
+
+from thunder.core import interpreter
+from thunder.core.utils import is_hashable
+
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+
+Function = Callable[..., Any]
+
+_OF_DEQUES = frozenset(value for value in vars(deque).values() if callable(value))
+
+# ruff: noqa: B905, C416, UP028  (interpreted: builtin functions would not be)
+
+
+def listed(values: Iterable[Any]) -> list[Any]:
+    """Return the values, each of which is read by the interpreter."""
+    return [value for value in values]
+
+
+def _map(function: Function, *values: Iterable[Any]) -> Iterator[Any]:
+    return (function(*items) for items in zip(*values))
+
+
+def _filter(function: Function | None, values: Iterable[Any]) -> Iterator[Any]:
+    return (value for value in values if (value if function is None else function(value)))
+
+
+def _sum(values: Iterable[Any], /, start: Any = 0) -> Any:
+    for value in values:
+        start = start + value
+    return start
+
+
+def _chain(*iterables: Iterable[Any]) -> Iterator[Any]:
+    for values in iterables:
+        for value in values:
+            yield value
+
+
+def _chain_of(iterables: Iterable[Iterable[Any]]) -> Iterator[Any]:
+    for values in iterables:
+        for value in values:
+            yield value
+
+
+def _accumulate(
+    values: Iterable[Any], func: Function | None = None, *, initial: Any = None
+) -> Iterator[Any]:
+    total, is_first = initial, initial is None
+    if not is_first:
+        yield total
+    for value in values:
+        if is_first:
+            total = value
+        else:
+            total = total + value if func is None else func(total, value)
+        is_first = False
+        yield total
+
+
+def _chosen(places: Function) -> Function:
+    """Make an iterator over choices of elements, of which `places` gives the positions."""
+    at = interpreter.make_opaque(lambda *sizes: [*places(*map(range, sizes[:1]), *sizes[1:])])
+
+    def function(iterable: Iterable[Any], r: int | None = None) -> Iterator[Any]:
+        pool = [value for value in iterable]
+        for chosen in at(len(pool), len(pool) if r is None else r):
+            yield tuple([pool[k] for k in chosen])
+
+    return function
+
+
+_positions = interpreter.make_opaque(lambda sizes: [*itertools.product(*map(range, sizes))])
+
+
+def _product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
+    pools = [[value for value in values] for values in iterables] * repeat
+    for chosen in _positions([len(pool) for pool in pools]):
+        yield tuple([pool[k] for pool, k in zip(pools, chosen)])
+
+
+def _pairwise(iterable: Iterable[Any]) -> Iterator[Any]:
+    pool = [value for value in iterable]
+    for k in range(len(pool) - 1):
+        yield pool[k], pool[k + 1]
+
+
+def _islice(iterable: Iterable[Any], *bounds: Any) -> Iterator[Any]:
+    bound = slice(*bounds)
+    start, step = bound.start or 0, bound.step or 1
+    for k, value in enumerate(iterable):
+        if bound.stop is not None and k >= bound.stop:
+            return
+        if k >= start and (k - start) % step == 0:
+            yield value
+
+
+def _starmap(function: Function, values: Iterable[Iterable[Any]]) -> Iterator[Any]:
+    return (function(*items) for items in values)
+
+
+def _takewhile(predicate: Function, values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if not predicate(value):
+            return
+        yield value
+
+
+def _dropwhile(predicate: Function, values: Iterable[Any]) -> Iterator[Any]:
+    is_dropping = True
+    for value in values:
+        is_dropping = is_dropping and predicate(value)
+        if not is_dropping:
+            yield value
+
+
+def _zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
+    pools = [[value for value in values] for values in iterables]
+    for k in range(max([len(pool) for pool in pools], default=0)):
+        yield tuple([pool[k] if k < len(pool) else fillvalue for pool in pools])
+
+
+def _repeat(object: Any, times: int | None = None) -> Iterator[Any]:
+    while times is None or times > 0:
+        yield object
+        times = None if times is None else times - 1
+
+
+def _cycle(iterable: Iterable[Any]) -> Iterator[Any]:
+    pool = [value for value in iterable]
+    while pool:
+        for value in pool:
+            yield value
+
+
+def _itemgetter(*keys: Any) -> Function:
+    if len(keys) == 1:
+        return lambda held: held[keys[0]]
+    return lambda held: tuple([held[key] for key in keys])
+
+
+def _attribute(held: Any, path: str) -> Any:
+    for name in path.split("."):
+        held = getattr(held, name)
+    return held
+
+
+def _attrgetter(*paths: str) -> Function:
+    if len(paths) == 1:
+        return lambda held: _attribute(held, paths[0])
+    return lambda held: tuple([_attribute(held, path) for path in paths])
+
+
+def _methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Function:
+    return lambda held: getattr(held, name)(*args, **kwargs)
+
+
+def _insert(held: MutableSequence[Any], index: int, value: Any) -> None:
+    held[index:index] = [value]
+
+
+def _remove(held: MutableSequence[Any], value: Any) -> None:
+    for k, item in enumerate(held):
+        if item is value or item == value:
+            del held[k]
+            return
+    raise ValueError("list.remove(x): x not in list")
+
+
+def _clear(held: MutableSequence[Any]) -> None:
+    del held[:]
+
+
+def _sort(held: list[Any], *, key: Function | None = None, reverse: bool = False) -> None:
+    held[:] = sorted(held, key=key, reverse=reverse)
+
+
+def _repeated(held: list[Any], times: int) -> list[Any]:
+    held[:] = held * times
+    return held
+
+
+def _count(held: Sequence[Any], value: Any) -> int:
+    return sum([1 for item in held if item is value or item == value])
+
+
+_INTERPRETED: Mapping[Any, Function] = {
+    map: _map,
+    filter: _filter,
+    sum: _sum,
+    itertools.chain: _chain,
+    itertools.chain.from_iterable: _chain_of,
+    itertools.accumulate: _accumulate,
+    itertools.product: _product,
+    itertools.pairwise: _pairwise,
+    itertools.islice: _islice,
+    itertools.starmap: _starmap,
+    itertools.takewhile: _takewhile,
+    itertools.dropwhile: _dropwhile,
+    itertools.zip_longest: _zip_longest,
+    itertools.repeat: _repeat,
+    itertools.cycle: _cycle,
+    **{
+        choose: _chosen(choose)
+        for choose in (
+            itertools.combinations,
+            itertools.combinations_with_replacement,
+            itertools.permutations,
+        )
+    },
+    operator.itemgetter: _itemgetter,
+    operator.attrgetter: _attrgetter,
+    operator.methodcaller: _methodcaller,
+    list.insert: _insert,
+    list.remove: _remove,
+    list.clear: _clear,
+    list.sort: _sort,
+    list.__imul__: _repeated,
+    list.count: _count,
+    tuple.count: _count,
+}
+
+
+def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    if is_hashable(fn) and is_patched():
+        if fn in _INTERPRETED:
+            return partial(interpreter._interpret_call, _INTERPRETED[fn])
+        if fn in _OF_DEQUES:
+            return None  # Thunder would take it for an operation on the tensors in it
+    return original(fn, *args, **kwargs)
+
+
+def register() -> None:
+    """Patch how Thunder looks for replacements."""
+    ask_first(_lookaside)

@@ -1,0 +1,17 @@
+"""Attributes, methods and operators of tensors while a function is traced."""
+
+from thunder_fuser.frontends.thunder.patches.tensors import (
+    dtype_comparisons,
+    gradient_flags,
+    random_updates,
+    tensor_attributes,
+    tensor_comparisons,
+)
+
+PATCHES = (
+    dtype_comparisons,
+    gradient_flags,
+    random_updates,
+    tensor_attributes,
+    tensor_comparisons,
+)

@@ -1,0 +1,60 @@
+"""Updates of tensors with random numbers, such as `x.normal_()`, which Thunder does not know.
+
+The numbers are a new random tensor, which is fused, and a copy of it to `x`, through which no
+gradient goes. The methods are added to Thunder's torch language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
+
+Function = Callable[..., Any]
+
+_LEAST = torch.finfo(torch.float32).eps / 2
+"""As in torch no number of the exponential distribution is 0."""
+
+
+def _drawn(name: str, draw: Function) -> Function:
+    """Make an update with random numbers, `draw(x, ..)`, of which `x` has the shape."""
+
+    def function(self: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
+        known(name)
+        if generator is not None:
+            raise NotImplementedError(
+                f"x.{name}(.., generator=..): a compiled function draws from the default "
+                "generator; leave out generator"
+            )
+        return self.copy_(draw(self, *args, **kwargs))
+
+    return function
+
+
+def _uniform(x: Any, from_: float = 0.0, to: float = 1.0) -> Any:
+    return torch.rand_like(x) * (to - from_) + from_
+
+
+def _bernoulli(x: Any, p: Any = 0.5) -> Any:
+    return torch.rand(x.shape, device=x.device) < p
+
+
+def _exponential(x: Any, lambd: float = 1.0) -> Any:
+    return (-torch.log1p(-torch.rand_like(x))).clamp(min=_LEAST) / lambd
+
+
+_DRAWN: Mapping[str, Function] = {
+    "uniform_": _uniform,
+    "normal_": lambda x, mean=0.0, std=1.0: torch.randn_like(x) * std + mean,
+    "bernoulli_": _bernoulli,
+    "exponential_": _exponential,
+    "log_normal_": lambda x, mean=1.0, std=2.0: torch.exp(torch.randn_like(x) * std + mean),
+}
+
+
+def register() -> None:
+    """Add the methods to those of Thunder's tensors."""
+    METHODS.update({name: _drawn(name, draw) for name, draw in _DRAWN.items()})

@@ -1,0 +1,22 @@
+"""Calls of torch's functions: their arguments and results, and operands that autocast casts."""
+
+from thunder_fuser.frontends.thunder.patches.torch_calls import (
+    autocast,
+    broadcasts,
+    named_tuples,
+    out_arguments,
+    torch_code,
+    torch_keywords,
+    unknown_calls,
+)
+
+PATCHES = (
+    broadcasts,
+    named_tuples,
+    out_arguments,
+    torch_code,
+    torch_keywords,
+    unknown_calls,
+    # Last, so that it casts the operands of whatever the others call.
+    autocast,
+)

@@ -1,0 +1,99 @@
+"""Named tuples: results of torch functions, and results of the user's program.
+
+`x.max(-1).values`, `x.topk(2).indices` and `torch.linalg.qr(x).Q` did not exist in Thunder, whose
+calls return plain tuples. Here calls return the named tuples of torch. A named tuple that a program
+returns was rebuilt from a list of its elements, which raised an error or made a wrong tuple; a
+`torch.Size` became a plain tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from thunder.core import codeutils, jit_ext
+from thunder.core.interpreter import WrappedValue, unwrap, wrap
+from thunder.core.proxies import AnyProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.utils import is_hashable
+from thunder.executors.pythonex import ex
+
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.torch_functions import symbol_of
+
+Function = Callable[..., Any]
+
+_original_value: Callable[[Any], Any] = jit_ext.build_value_from_wrapped
+
+
+def _functions() -> Iterator[tuple[Any, type]]:
+    """Yield torch's functions that return named tuples, and Thunder's symbols for them, with the
+    type of what they return.
+    """
+    for name in dir(torch.return_types):
+        kind = getattr(torch.return_types, name)
+        if not isinstance(kind, type) or not issubclass(kind, tuple):
+            continue
+        family, _, rest = name.partition("_")
+        homes: Sequence[tuple[Any, str]] = ((torch, name), (torch.Tensor, name))
+        if family in ("linalg", "special"):
+            homes = (*homes, (getattr(torch, family), rest))
+        for home, called in homes:
+            if (function := getattr(home, called, None)) is not None:
+                yield function, kind
+                yield symbol_of(function), kind
+
+
+_KINDS: Mapping[Any, type] = dict(_functions())
+
+
+def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    found = original(fn, *args, **kwargs)
+    kind = _KINDS.get(fn) if is_hashable(fn) else None
+    if kind is None or found is None or not callable(found) or not is_patched():
+        return found
+    return partial(_named, kind, found)
+
+
+def _named(kind: type, function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a replacement, and name the elements of the tuple that it returns."""
+    found = function(*args, **kwargs)
+    if not isinstance(found, WrappedValue) or type(unwrap(found)) is not tuple:
+        return found
+    return wrap(kind(unwrap(found)), provenance=found.provenance)
+
+
+def _print_new(
+    bsym: BoundSymbol, out: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> str:
+    result = codeutils.prettyprint(out, literals_as_underscores=True)
+    given = ", ".join(codeutils.prettyprint(x) for x in arguments)
+    return f"{result} = {bsym.sym.name}({given})"
+
+
+_new = ex.register_operator(
+    "new_named_tuple",
+    meta=lambda kind, items, /: AnyProxy(None),
+    fn=lambda kind, items, /: kind._make(items) if hasattr(kind, "_make") else kind(items),
+    python_printer=_print_new,
+)
+
+
+def _value(wrapped: Any) -> Any:
+    """Return what the epilogue returns for a wrapped result of the program."""
+    value = unwrap(wrapped)
+    kind = type(value)
+    plain = not isinstance(value, tuple) or kind is tuple or not is_patched()
+    if plain or hasattr(wrapped, "anyproxy"):
+        return _original_value(wrapped)
+    wrapped.track_items()
+    return _new(kind, tuple(map(jit_ext.build_value_from_wrapped, wrapped.item_wrappers)))
+
+
+def register() -> None:
+    """Patch Thunder's interpreter to use `_lookaside` and `_value`."""
+    ask_first(_lookaside)
+    jit_ext.build_value_from_wrapped = _value
