@@ -240,16 +240,14 @@ def test_explain_says_what_there_was_before_a_script_failed(tmp_path: Path) -> N
     assert "normalised: 1 fusion," in result.stdout
 
 
-def test_explain_needs_a_script(tmp_path: Path) -> None:
-    result = run("explain", str(tmp_path / "none.py"))
-    assert result.returncode == 1
-    assert "expected a Python file" in result.stderr
+def test_explain_needs_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(tmp_path / "none.py")]) == 1
+    assert "expected a Python file" in capsys.readouterr().err
     script = tmp_path / "script.py"
     script.write_text("raise AssertionError('it is not run')")
     for wrong in (["--mesh", "2y"], ["--mesh", "2", "--shard", "x"]):
-        result = run("explain", *wrong, str(script))
-        assert result.returncode == 1
-        assert result.stderr.splitlines()[-1].startswith("FuserValueError: ")
+        assert main(["explain", *wrong, str(script)]) == 1
+        assert capsys.readouterr().err.splitlines()[-1].startswith("FuserValueError: ")
     empty = tmp_path / "empty.py"
     empty.write_text("")
     assert "nothing was compiled" in run("explain", str(empty)).stdout

@@ -86,7 +86,7 @@ def test_isolated_rows_run_side_by_side_and_leave_no_process(tmp_path: Path) -> 
     names = ("meets a", "meets b", "leaves a child")
     worker = APART.format(folder=str(tmp_path), mark=str(mark))
     rows = [Row(name, dict, limit=2.0, isolated=True) for name in names]
-    run_rows([sys.executable, "-c", worker], rows, journal, time.monotonic() + 120, start=30)
+    run_rows([sys.executable, "-c", worker], rows, journal, time.monotonic() + 120, start=10)
     found = {row["row"]: row["status"] for row in journal.rows()}
     assert found == {"meets a": "ok", "meets b": "ok", "leaves a child": "hung"}
     assert [p.name for p in tmp_path.glob("*.jsonl")] == ["day.jsonl"]

@@ -184,7 +184,6 @@ def opened(browser: str, page: Path, *options: str) -> subprocess.CompletedProce
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-@pytest.mark.slow
 def test_a_browser_has_no_complaint(browser: str, any_llama: Report, tmp_path: Path) -> None:
     page = any_llama.save(tmp_path / "page.html")
     text = page.read_text(encoding="utf-8")

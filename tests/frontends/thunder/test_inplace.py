@@ -213,8 +213,17 @@ def test_memory_is_as_in_eager(program: Callable[..., Any]) -> None:
             assert not found, found
 
 
-@pytest.mark.parametrize("fuel", [None, 0], ids=["fused", "not fused"])
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize(
+    ("first", "fuel"),
+    [
+        *(pytest.param(first, None, id=f"{first}-fused") for first in (0, 20, 40)),
+        pytest.param(0, 0, id="0-not fused"),
+        *(
+            pytest.param(first, 0, id=f"{first}-not fused", marks=pytest.mark.campaign)
+            for first in (20, 40)
+        ),
+    ],
+)
 def test_memory_of_random_programs(first: int, fuel: int | None) -> None:
     for seed in range(first, first + 20):
         program = random_aliasing_program(seed)

@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     frames,
+    method_calls,
     module_hooks,
     nested_arguments,
     python_functions,
@@ -13,6 +14,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 
 PATCHES = (
     frames,
+    method_calls,
     module_hooks,
     nested_arguments,
     python_functions,

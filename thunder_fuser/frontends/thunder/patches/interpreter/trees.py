@@ -16,19 +16,26 @@ from typing import Any
 
 import optree
 from thunder.core import pytree
+from thunder.core.baseutils import ProxyInterface
 
 Flat = tuple[list[Any], Any]
 
 _original: Callable[..., Flat] = pytree.tree_flatten
 _original_with_dataclass: Callable[[Any], Flat] = pytree.tree_flatten_with_dataclass
 
-_ACCEPTED = frozenset({tuple, list, dict, int, float, bool, complex, str, slice, type(None)})
-"""Types of the most common trees; Thunder accepts more."""
+_COMMON = (tuple, list, dict, int, float, bool, complex, str, slice, type(None))
+
+
+@functools.cache
+def _is_common(kind: type) -> bool:
+    """True for the types of the most common trees; Thunder accepts more."""
+    return kind in _COMMON or issubclass(kind, ProxyInterface)
 
 
 def _flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Flat:
     """Return the leaves and the structure of `args`; TypeError if Thunder does not accept it."""
-    if type(args) not in _ACCEPTED:
+    kind: type = type(args)
+    if not _is_common(kind):
         return _original(args, namespace)
     return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
 
@@ -37,7 +44,7 @@ def _flatten_with_dataclass(tree: Any) -> Flat:
     """Return `_flatten` of `tree`, with the fields of dataclasses as leaves."""
     flat = _flatten(tree)
     # Registered dataclasses are flattened, so that a leaf is one that is not registered yet.
-    if any(_is_dataclass(type(leaf)) for leaf in flat[0]):
+    if any(map(_is_dataclass, map(type, flat[0]))):
         return _original_with_dataclass(tree)
     return flat
 
