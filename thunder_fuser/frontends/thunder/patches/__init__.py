@@ -1,6 +1,7 @@
 """Patches of Thunder's tracer and autograd, for functions compiled with this executor."""
 
 from thunder_fuser.frontends.thunder.patches import (
+    attribute_lookups,
     attributes_set,
     autocast,
     autograd_functions,
@@ -22,6 +23,7 @@ from thunder_fuser.frontends.thunder.patches import (
     python_functions,
     random_updates,
     recurrent_modules,
+    script_functions,
     signed_zeros,
     subscripts,
     tensor_attributes,
@@ -38,6 +40,7 @@ from thunder_fuser.frontends.thunder.patches import (
 def register() -> None:
     """Apply all patches, once, when the frontend is imported."""
     for patch in (
+        attribute_lookups,
         attributes_set,
         autograd_functions,
         broadcasts,
@@ -58,6 +61,7 @@ def register() -> None:
         python_functions,
         random_updates,
         recurrent_modules,
+        script_functions,
         signed_zeros,
         subscripts,
         tensor_attributes,
