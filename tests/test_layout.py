@@ -59,7 +59,7 @@ LAYERS_OF_THUNDER = (
 # The same of its patches.
 LAYERS_OF_PATCHES = (
     *("patched", "guards", "changes", "interpreter", "torch_calls", "tensors"),
-    *("gradients", "modules", "__init__"),
+    *("gradients", "modules", "refusals", "__init__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.
 READERS_OF_INSPECT = ("inspect", "frontends", "demo", "explain", "__init__", "__main__")

@@ -78,8 +78,8 @@ def _index(p: Maker, x: torch.Tensor) -> str:
         elif drawn < 0.45 and size:
             parts.append(str(p.rng.randrange(-size, size)))
         elif drawn < 0.9:
-            start = p.rng.randint(0, size)
-            end = p.rng.choice(("", str(p.rng.randint(start, size + 2)), "-1"))
+            start = -size - 2 if p.chance(0.1) else p.rng.randint(0, size)
+            end = p.rng.choice(("", str(p.rng.randint(max(start, 0), size + 2)), "-1"))
             step = p.rng.choice(("", "", "", ":2", ":3"))
             parts.append(f"{start or ''}:{end}{step}")
         else:

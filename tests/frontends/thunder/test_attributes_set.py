@@ -20,6 +20,15 @@ class Options:
     count = 0
 
 
+class Slotted:
+    """An object without a dictionary of attributes."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+
 class Model(nn.Module):
     """A linear layer, and what the programs below set."""
 
@@ -140,15 +149,28 @@ def test_an_attribute_of_an_argument_is_set() -> None:
         assert shown(ours) == shown(theirs)
 
 
-def test_an_object_with_tensors_is_refused() -> None:
+def test_objects_with_tensors_are_set() -> None:
     def run(x: Tensor, options: Options) -> Tensor:
         made = Options()
         made.kind = x * 2
         options.kind = made
         return x + 1
 
+    compiled, options = thunder.jit(run, executors=[thunder_fuser.executor]), Options()
+    for _ in range(3):
+        x = torch.randn(5)
+        compiled(x, options)
+        assert type(options.kind) is Options
+        assert torch.equal(options.kind.kind, x * 2)
+
+
+def test_an_object_with_tensors_in_slots_is_refused() -> None:
+    def run(x: Tensor, options: Options) -> Tensor:
+        options.kind = Slotted(x * 2)
+        return x + 1
+
     compiled = thunder.jit(run, executors=[thunder_fuser.executor])
     with pytest.raises(
-        NotImplementedError, match=r"attribute kind is set to an object of .*Options"
+        NotImplementedError, match=r"attribute kind is set to an object of .*Slotted"
     ):
         compiled(torch.randn(5), Options())

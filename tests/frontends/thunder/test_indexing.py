@@ -278,3 +278,23 @@ def test_lists_of_bools_are_masks() -> None:
         jit(lambda x: x[False])(torch.ones(4, 4))
     with pytest.raises(NotImplementedError, match="for False"):
         jit(lambda x: x[1:, True, kept])(torch.ones(4, 4))
+
+
+def test_slices_that_begin_or_end_before_the_first_element() -> None:
+    """As where the last 512 words are read of 19; Thunder refused them."""
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        y, z = x * 1, x * 1
+        y[-9:2] = 0
+        z[:, -5:-1] += x[:, -9:3]
+        return [
+            y,
+            z,
+            x[-512:] * 2,
+            x[..., :-512],
+            x[None, :, -9:-1],
+            x[True, -9::2],
+            x[-9:, [0, 1]],
+        ]
+
+    check(program, torch.randn(4, 4, dtype=torch.float64, requires_grad=True))

@@ -212,3 +212,22 @@ def test_the_least_of_two_tensors_is_fused() -> None:
     compiled = jit(program)
     compiled(x, y)
     assert not {r.subject for r in refusals(compiled)} & {"min", "min_vjp"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        torch.nonzero,
+        Tensor.nonzero,
+        lambda x: torch.where(x > 0)[0],
+        lambda x: torch.masked_select(x, x > 0),
+        lambda x: x.masked_select(x > 0),
+        torch.unique,
+        torch.argwhere,
+        lambda x: torch.bincount(x.long()),
+    ],
+    ids=("nonzero", "method", "where", "masked_select", "select", "unique", "argwhere", "bincount"),
+)
+def test_a_result_of_unknown_size_is_refused_with_a_way_out(program: Any) -> None:
+    with pytest.raises(NotImplementedError, match="depends on the numbers in its operands"):
+        jit(lambda x: program(x * 2))(torch.rand(3))

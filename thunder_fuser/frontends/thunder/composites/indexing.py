@@ -3,7 +3,7 @@
 Thunder adds the size to negative indices, and flattens the indices of several dimensions to one.
 A kernel would then see another value for an index below -size, and an index that is out of range in
 its own dimension may be in range after flattening. Thunder takes bools in a list for the indices 0
-and 1.
+and 1, and refuses slices that begin or end before the first element, as `x[-512:]` of a short `x`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def in_range(x: Any, key: Any) -> Any:
     """
     given = key if isinstance(key, tuple) else (key,)
     entries = [_of_bools(x, given, k) for k in range(len(given))]
+    entries = [_within(x, entries, k) for k in range(len(entries))]
     key = tuple(entries) if isinstance(key, tuple) else entries[0]
     indexed = _dimensions(x, entries)
     tensors = [entries[k] for k in indexed if isinstance(entries[k], TensorProxy)]
@@ -70,6 +71,21 @@ def _of_bools(x: Any, entries: Sequence[Any], k: int) -> Any:
             f"indexed tensor {list(x.shape)} at index {dim}"
         )
     return [place for place, is_selected in enumerate(entry) if is_selected]
+
+
+def _within(x: Any, entries: Sequence[Any], k: int) -> Any:
+    """Return an entry; a slice whose bounds count from the end, no further than to the first."""
+    entry = entries[k]
+    if not isinstance(entry, slice) or not (isinstance(x, TensorProxy) and is_static(x.shape)):
+        return entry
+    dim = _dimension(x, entries, k)
+    if not 0 <= dim < x.ndim:
+        return entry  # too many, which raises
+    first, last = (
+        max(bound, -x.shape[dim]) if type(bound) is int else bound
+        for bound in (entry.start, entry.stop)
+    )
+    return slice(first, last, entry.step)
 
 
 def _dimension(x: Any, entries: Sequence[Any], k: int) -> int:

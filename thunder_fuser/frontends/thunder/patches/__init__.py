@@ -10,6 +10,7 @@ from thunder_fuser.frontends.thunder.patches import (
     guards,
     interpreter,
     modules,
+    refusals,
     tensors,
     torch_calls,
 )
@@ -19,6 +20,15 @@ def register() -> None:
     """Apply all patches, once, when the frontend is imported. One that wraps what another has
     replaced comes after it, in a folder as well as in this list.
     """
-    for folder in (guards, changes, interpreter, gradients, modules, tensors, torch_calls):
+    for folder in (
+        guards,
+        changes,
+        interpreter,
+        gradients,
+        modules,
+        tensors,
+        torch_calls,
+        refusals,
+    ):
         for patch in folder.PATCHES:
             patch.register()

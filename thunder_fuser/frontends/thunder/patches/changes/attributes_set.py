@@ -173,14 +173,21 @@ def built(name: str, value: WrappedValue) -> Any:
     try:
         return jit_ext.build_value_from_wrapped(value)
     except NotImplementedError:
-        parts = getattr(unwrap(value), "__dict__", {}).values()
-        if any(isinstance(x, Proxy) for x in tree_iter(list(parts))):
+        if any(isinstance(x, Proxy) for x in tree_iter(_parts(unwrap(value)))):
             raise NotImplementedError(
                 f"attribute {name} is set to an object of {type(unwrap(value))} with tensors of "
                 "the compiled function; set tensors, numbers, or lists, dictionaries and "
-                "dataclasses of these, and make the object outside"
+                "objects of these, and make an object of another kind outside"
             ) from None
         return _Constant(unwrap(value))
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what an object holds, in its `__dict__` and its slots."""
+    slots = [vars(base).get("__slots__", ()) for base in type(value).__mro__]
+    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    held = (getattr(value, name, None) for name in names if name != _ATTRIBUTES)
+    return [*getattr(value, _ATTRIBUTES, {}).values(), *held]
 
 
 def register() -> None:

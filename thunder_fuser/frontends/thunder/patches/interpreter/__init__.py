@@ -1,6 +1,8 @@
 """How Thunder's interpreter runs Python: code it could not run, and work that it repeated."""
 
 from thunder_fuser.frontends.thunder.patches.interpreter import (
+    attribute_lookups,
+    containers_built,
     frames,
     method_calls,
     module_hooks,
@@ -13,6 +15,8 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 )
 
 PATCHES = (
+    attribute_lookups,
+    containers_built,
     frames,
     method_calls,
     module_hooks,

@@ -3,8 +3,10 @@
 from thunder_fuser.frontends.thunder.patches.torch_calls import (
     autocast,
     broadcasts,
+    made_objects,
     named_tuples,
     out_arguments,
+    script_functions,
     torch_code,
     torch_keywords,
     unknown_calls,
@@ -13,7 +15,10 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
 PATCHES = (
     broadcasts,
     named_tuples,
+    # After named tuples, which are objects, too.
+    made_objects,
     out_arguments,
+    script_functions,
     torch_code,
     torch_keywords,
     unknown_calls,

@@ -66,7 +66,7 @@ def _named(kind: type, function: Function, *args: Any, **kwargs: Any) -> Any:
     return wrap(kind(unwrap(found)), provenance=found.provenance)
 
 
-def _print_new(
+def print_new(
     bsym: BoundSymbol, out: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> str:
     result = codeutils.prettyprint(out, literals_as_underscores=True)
@@ -78,7 +78,7 @@ _new = ex.register_operator(
     "new_named_tuple",
     meta=lambda kind, items, /: AnyProxy(None),
     fn=lambda kind, items, /: kind._make(items) if hasattr(kind, "_make") else kind(items),
-    python_printer=_print_new,
+    python_printer=print_new,
 )
 
 

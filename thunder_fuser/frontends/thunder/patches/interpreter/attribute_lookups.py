@@ -1,0 +1,70 @@
+"""Attributes of objects whose class has a `__getattribute__` in Python.
+
+Thunder's interpreter looked attributes up as `object` does, and did not find those that such a
+method renames, as the configurations of the transformers library do (`config.num_hidden_layers` of
+a model that calls them `n_layers`). The method is interpreted, for functions compiled with this
+executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from thunder.core import interpreter
+from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap, wrap_const
+
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+
+_LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
+_original: Callable[..., Any] = _LOOKASIDES[getattr]
+
+
+def _getattr(held: Any, name: Any, *default: Any) -> Any:
+    """Return the wrapped attribute of a wrapped value, or the interpreter's signal."""
+    own = _own_lookup(unwrap(held))
+    # Of names such as `__dict__`, the interpreter itself asks to look up others.
+    if own is None or interpreter.DUNDER_PATTERN.match(unwrap(name)) or not is_patched():
+        return _original(held, name, *default)
+    found = interpreter._interpret_call(own, held, name)
+    if found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        return found
+    context = interpreter.get_interpreterruntimectx()
+    if isinstance(context.curexc, AttributeError):
+        if hasattr(type(unwrap(held)), "__getattr__"):
+            return _original(held, name, *default)
+        if default:
+            context.curexc = None
+            return default[0]
+    return found
+
+
+def _own_lookup(value: Any) -> FunctionType | None:
+    found = type(value).__getattribute__
+    return found if isinstance(found, FunctionType) else None
+
+
+def _as_object_does(held: Any, name: Any) -> Any:
+    """Return the wrapped attribute that `object.__getattribute__` finds."""
+    # A constant: the place of the attribute is its name, wherever the name comes from.
+    name = wrap_const(unwrap(name))
+    if unwrap(name) in held.attribute_wrappers:
+        return held.attribute_wrappers[unwrap(name)]
+    found = interpreter._object_getattribute_lookaside(held, name)
+    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        return found
+    return interpreter.wrap_attribute(found, held, name)
+
+
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    if fn is object.__getattribute__ and args and is_patched() and _own_lookup(unwrap(args[0])):
+        return _as_object_does
+    return original(fn, *args, **kwargs)
+
+
+def register() -> None:
+    """Patch how Thunder's interpreter looks attributes up."""
+    _LOOKASIDES[getattr] = _getattr
+    ask_first(_lookaside)

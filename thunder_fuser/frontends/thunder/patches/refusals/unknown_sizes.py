@@ -1,0 +1,63 @@
+"""Refusals of calls whose result has a size that the numbers in their operands decide.
+
+Thunder ran `torch.nonzero`, `torch.unique` and the like on tensors without values, and its message
+was of how it registers operators. Which they are, torch's tags of operators say. For functions
+compiled with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from types import BuiltinFunctionType, MethodDescriptorType
+from typing import Any
+
+import torch
+from thunder.core import interpreter
+
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
+
+Function = Callable[..., Any]
+
+_BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
+
+
+def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
+    # With a condition alone, `torch.where` returns the places where it is true.
+    is_places = fn is torch.where and len(args) + len(kwargs) == 1
+    if isinstance(fn, _BUILTIN) and is_patched() and (is_places or _has_unknown_size(fn)):
+        return interpreter.do_raise(_refusal(fn.__name__))
+    return original(fn, *args, **kwargs)
+
+
+def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
+    if is_patched():
+        raise _refusal(name)
+    return original(*args, **kwargs)
+
+
+def _refusal(name: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{name}: the size of its result depends on the numbers in its operands; compile the "
+        "functions or modules around it, and call it outside of them"
+    )
+
+
+@cache
+def _has_unknown_size(function: Any) -> bool:
+    """True for such a function of torch, or method of its tensors."""
+    name = getattr(function, "__name__", "")
+    homes = (torch, torch._C._VariableFunctions, torch.Tensor)
+    is_torchs = any(getattr(home, name, None) == function for home in homes)
+    operator = getattr(getattr(torch.ops.aten, name, None), "default", None)
+    return is_torchs and torch.Tag.dynamic_output_shape in getattr(operator, "tags", ())
+
+
+def register() -> None:
+    """Patch how Thunder looks for replacements to use `_lookaside`, and its methods of tensors."""
+    ask_first(_lookaside)
+    for name, original in METHODS.items():
+        if _has_unknown_size(getattr(torch.Tensor, name, None)):
+            METHODS[name] = partial(_method, name, original)
