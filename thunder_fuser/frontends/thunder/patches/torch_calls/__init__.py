@@ -6,6 +6,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     made_objects,
     named_tuples,
     out_arguments,
+    recorded_arguments,
     script_functions,
     torch_code,
     torch_keywords,
@@ -18,6 +19,7 @@ PATCHES = (
     # After named tuples, which are objects, too.
     made_objects,
     out_arguments,
+    recorded_arguments,
     script_functions,
     torch_code,
     torch_keywords,
