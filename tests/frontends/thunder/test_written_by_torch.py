@@ -114,15 +114,24 @@ def test_results_that_are_read_and_operands_that_share_memory_are_copied() -> No
         x.copy_(x.index_copy(0, index, x[1:4]))
         return x + 1
 
+    def by_itself(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        x.copy_(x.index_add(0, torch.arange(8), x))
+        return x + 1
+
+    def by_keyword(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        x.copy_(torch.index_fill(input=x, dim=0, index=index, value=1.5))
+        return x + 1
+
     def of_another(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         y = x + 1
         y.copy_(x.index_fill(0, index, 1.5))
         return y
 
-    for program in (kept, of_itself, of_another):
+    for program in (kept, of_itself, by_itself, by_keyword, of_another):
         trace = _checked(program, torch.randn(8, 6), POSITIONS)
         assert "index_copy_(" not in trace
         assert "index_fill_(" not in trace
+        assert "index_add_(" not in trace
 
 
 def test_an_argument_is_updated_and_its_version_is_new() -> None:

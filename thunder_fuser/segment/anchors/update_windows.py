@@ -54,9 +54,10 @@ def with_windows(fusion: Fusion, layouts: Sequence[Layout] | None) -> Sliced | N
             pieces.join(update.value, windows, given[update.target])
         sliced = pieces.sliced()
         read = _read(sliced)
-        found = {u: windows for u, windows in found.items() if _spares(read.get(u.target), windows)}
-        if len(found) == len(pieces.of):
+        kept = {u: windows for u, windows in found.items() if _spares(read.get(u.target), windows)}
+        if len(kept) == len(found):
             return sliced
+        found = kept
     return None
 
 

@@ -117,8 +117,10 @@ class _Copies:
 
     def _writes(self, call: BoundSymbol, target: TensorProxy) -> bool:
         """True if a call's first operand is the target, and no other one lies in its memory."""
-        first, *others = (p.name for p in call.flat_proxy_args if isinstance(p, TensorProxy))
-        names = self._aliases
-        if first != call.args[0].name or names.tensor(first) != names.tensor(target.name):
+        names, first = self._aliases, call.args[0] if call.args else None
+        if not isinstance(first, TensorProxy):
             return False
-        return names.memory(first) not in map(names.memory, others)
+        others = [p.name for p in call.flat_proxy_args if isinstance(p, TensorProxy)]
+        others.remove(first.name)
+        is_target = names.tensor(first.name) == names.tensor(target.name)
+        return is_target and names.memory(first.name) not in map(names.memory, others)
