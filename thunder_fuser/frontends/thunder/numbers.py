@@ -205,8 +205,12 @@ def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]
     yield TensorProxy.__setitem__, functools.partial(_refusing, _computed(value=2))
     for name in _ARITHMETIC:
         for path in (name, f"{name}_"):
+            # What Thunder has for `torch.mul` chooses between this symbol and that of DTensors.
+            on_one_device = getattr(ltorch, path, None)
             for theirs, symbol in named(path):
                 yield from ((call, _of_64_bits) for call in (theirs, symbol))
+                if on_one_device is not symbol:
+                    yield on_one_device, _of_64_bits
     for operator in _OPERATORS:
         for place in ("", "r", "i"):
             yield getattr(TensorProxy, f"__{place}{operator}__"), _of_64_bits
