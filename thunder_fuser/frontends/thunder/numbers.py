@@ -206,7 +206,7 @@ def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]
     for name in _ARITHMETIC:
         for path in (name, f"{name}_"):
             # What Thunder has for `torch.mul` chooses between this symbol and that of DTensors.
-            on_one_device = getattr(ltorch, path, None)
+            on_one_device: Function = getattr(ltorch, path)
             for theirs, symbol in named(path):
                 yield from ((call, _of_64_bits) for call in (theirs, symbol))
                 if on_one_device is not symbol:

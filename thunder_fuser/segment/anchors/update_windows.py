@@ -47,8 +47,9 @@ def with_windows(fusion: Fusion, layouts: Sequence[Layout] | None) -> Sliced | N
     of windows.
     """
     given = layouts_of_inputs(fusion, layouts)
-    found = {u: _windows(u, fusion.definitions()) for u in fusion.updates}
-    while found := {update: windows for update, windows in found.items() if windows}:
+    found: Mapping[Update, Sequence[_Window]]
+    found = {u: w for u in fusion.updates if (w := _windows(u, fusion.definitions()))}
+    while found:
         pieces = _Pieces(fusion)
         for update, windows in found.items():
             pieces.join(update.value, windows, given[update.target])
