@@ -1,4 +1,5 @@
-"""Windows of in-place updates: of `x[index] = value`, kernels write what the index selects.
+"""Partial in-place updates (slice scatters): of `x[index] = value`, kernels write what the index
+selects, its windows.
 
 The new value of `x` is a select between the value and `x`, for each window. A kernel over all of
 its points would read and write all of `x`: for one position of a key-value cache, a thousand times

@@ -1,4 +1,5 @@
-"""Updates that torch does in place, such as `index_copy_` of a key-value cache.
+"""Reinplacing: scatters and indexed writes that torch does in place, such as `index_copy_` of a
+key-value cache.
 
 Thunder records a new tensor and a copy of all of it into the old one. Torch has methods that write
 what changes, as eager code does: a call whose result is copied into its first operand, and used for
@@ -7,12 +8,12 @@ nothing else, becomes such a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, from_trace
@@ -20,6 +21,7 @@ from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.frontends.thunder.trace.aliases import SETITEM, WRITES, Aliases
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
+from thunder_fuser.frontends.thunder.updates.effects import in_place
 from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 
 
@@ -28,31 +30,11 @@ def _set_items(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     return x
 
 
-def _in_place(name: str, function: Callable[..., torch.Tensor]) -> Symbol:
-    """Return the symbol of a function that writes to its first argument and returns it."""
-
-    def meta(x: TensorProxy, *args: object, **options: object) -> TensorProxy:
-        return TensorProxy(like=x)
-
-    def give_context(symbol: BoundSymbol) -> None:
-        symbol._call_ctx = {name: function}
-
-    return Symbol(
-        name=name,
-        id=name,
-        meta=meta,
-        is_prim=True,
-        tags=(OpTags.DONT_DCE, OpTags.IN_PLACE),
-        _bind_postprocess=give_context,
-        executor=torch_executor,
-    )
-
-
 _IN_PLACE: Mapping[object, Symbol] = MappingProxyType(
     {
-        **{name: _in_place(f"{name}_", getattr(torch.Tensor, f"{name}_")) for name in WRITES},
-        SETITEM: _in_place("setitem_", _set_items),
-        PrimIDs.INDEX_PUT: _in_place("index_put_", torch.Tensor.index_put_),
+        **{name: in_place(f"{name}_", getattr(torch.Tensor, f"{name}_")) for name in WRITES},
+        SETITEM: in_place("setitem_", _set_items),
+        PrimIDs.INDEX_PUT: in_place("index_put_", torch.Tensor.index_put_),
     }
 )
 """By id of a primitive, or by name of a function of Thunder's torch executor."""
