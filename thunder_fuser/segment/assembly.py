@@ -31,7 +31,8 @@ from thunder_fuser.segment.partition.cost import Cost
 from thunder_fuser.segment.partition.search import search
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
-from thunder_fuser.segment.recompute.recompute import Group, computed_and_loaded, grouped
+from thunder_fuser.segment.recompute.groups import Group, computed_and_loaded
+from thunder_fuser.segment.recompute.recompute import grouped
 
 _T = TypeVar("_T")
 

@@ -19,7 +19,7 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.layouts.strided_accesses import MANY_BYTES, strided_accesses
 from thunder_fuser.segment.placement import SameAs
-from thunder_fuser.segment.recompute.recompute import Group, computed_and_loaded
+from thunder_fuser.segment.recompute.groups import Group, computed_and_loaded
 
 
 def order_boundaries(

@@ -18,7 +18,8 @@ from thunder_fuser.segment.anchors.dependencies import DependencyGraph
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.partition.bandwidth_loss import BandwidthModel
-from thunder_fuser.segment.recompute.recompute import Group, grouped
+from thunder_fuser.segment.recompute.groups import Group
+from thunder_fuser.segment.recompute.recompute import grouped
 
 
 class Cost:
