@@ -1,7 +1,8 @@
 """Policies of `torch.autocast`, by operator: a table for each device.
 
-Names are those of ATen, tables those of `ATen/autocast_mode.{h,cpp}` of torch 2.12. Where torch
-calls an operator with `dtype=float32`, its operands are cast to fp32 here, with the same results.
+Names are those of ATen, tables those of `ATen/autocast_mode.{h,cpp}` of torch 2.12, less the
+operators that the torch at hand has no policy for (2.8 has none for `rms_norm`). Where torch calls
+an operator with `dtype=float32`, its operands are cast to fp32 here, with the same results.
 On a GPU `binary_cross_entropy` raises in torch; here it is computed as on a CPU.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+
+import torch
 
 
 class Policy(enum.Enum):
@@ -72,12 +75,22 @@ _CUDA = {
 }
 _EVERYWHERE = {Policy.LOWER: _LOWER_EVERYWHERE, Policy.FLOAT32: _FLOAT32_EVERYWHERE}
 
+
+def _has_policy(operator: str, device: str) -> bool:
+    """True if the torch at hand casts the operands of an operator under autocast."""
+    overloads = torch._C._jit_get_schemas_for_operator(f"aten::{operator}")
+    names = (f"{o.name}.{o.overload_name}".removesuffix(".") for o in overloads)
+    key = f"Autocast{device.upper()}"
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for name in names)
+
+
 POLICIES: Mapping[str, Mapping[str, Policy]] = {
     device: {
         name: policy
         for own in (_EVERYWHERE, table)
         for policy in own
         for name in own[policy].split()
+        if _has_policy(name, device)
     }
     for device, table in (("cpu", _CPU), ("cuda", _CUDA))
 }
