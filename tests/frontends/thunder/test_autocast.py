@@ -203,6 +203,10 @@ def test_dtypes_are_those_of_eager_code(device: str) -> None:
 
     with FakeTensorMode():
         inputs = tuple(torch.empty(6, 8, device=device) for _ in range(2))
+        try:
+            inputs[0][None]
+        except RuntimeError as error:
+            pytest.skip(f"this version of torch needs a driver for it: {error}")
         with autocast(device):
             expected = [x.dtype for x in program(*inputs)]
     compiled = jit(program, transforms=[Stop()])
