@@ -289,8 +289,7 @@ def all_sums(target: str, index: str) -> Callable[[Operands, Attributes], int]:
 def embedding_backward(o: Operands, a: Attributes) -> Results:
     dtype = _numbers(o, "grad")
     _index(o, "index")
-    if not o["grad"].rank:
-        raise FuserValueError("grad: expected at least 1 dimension, got 0")
+    _ranks(o, grad=o["index"].rank + 1)
     return (Shaped((a["rows"], o["grad"].shape[-1]), dtype),)
 
 
