@@ -179,7 +179,8 @@ def at(b: FusionBuilder, vector: Sequence[Val], index: int) -> Val:
         raise FuserTypeError(f"vector: expected a list of values, got {vector!r}")
     if not -len(vector) <= place < len(vector):
         raise FuserValueError(f"index {place} is out of range for {len(vector)} values")
-    return vector[place]
+    found: Val = vector[place]
+    return found
 
 
 def view(
