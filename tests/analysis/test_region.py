@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 
 import pytest
 
 from thunder_fuser.analysis.progression import are_apart, progression
-from thunder_fuser.analysis.region import Region, everything, pulled, pushed
+from thunder_fuser.analysis.region import Region, everything, pulled, pushed, without
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -73,3 +74,24 @@ def test_sets_that_are_apart_share_no_element(
             assert set(ours).isdisjoint(theirs)
         if ours.is_interval and theirs.is_interval:
             assert are_apart(ours, theirs) == set(ours).isdisjoint(theirs)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_boxes_without_others(seed: int) -> None:
+    """The parts that are left are apart, and are all points of the one that the other lacks."""
+    rng = random.Random(seed)
+    rank = rng.randint(1, 3)
+    box, hole = (
+        tuple(
+            progression(rng.randrange(5), [(rng.choice((1, 1, 1, 2, 3)), rng.randint(1, 4))])
+            for _ in range(rank)
+        )
+        for _ in range(2)
+    )
+    parts = without(box, hole)
+    if parts is None:
+        assert any(not p.is_interval for p in hole)
+        return
+    points = [point for part in parts for point in itertools.product(*part)]
+    assert len(set(points)) == len(points)
+    assert set(points) == {*itertools.product(*box)} - {*itertools.product(*hole)}

@@ -243,6 +243,36 @@ def test_sizes_may_be_open_and_must_agree() -> None:
         fd.ops.linear(fd.define_tensor([3, 4]), fd.define_tensor([5, 6]))
 
 
+def test_errors_of_torch_name_the_call_and_what_it_got() -> None:
+    with FusionDefinition() as fd:
+        x, index = fd.define_tensor([4, 8], True), fd.define_tensor([3], True, DataType.Int)
+        fd.add_output(fd.ops.index_add(x, index, fd.define_tensor([2, 8], True), 0))
+    told = r"Number of indices \(3\).*\(in index_add at .*test_opaque\.py:\d+, of arg torch.float32"
+    with pytest.raises(RuntimeError, match=told):
+        fd.execute([_x(4, 8), torch.zeros(3, dtype=torch.int64), _x(2, 8)])
+
+
+@pytest.mark.parametrize(
+    ("weight", "options", "told"),
+    [
+        ([4, 3, 5, 5], {}, r"window of \[5, 5\] does not fit into the input of \[4, 4\]"),
+        ([4, 3, 3, 3], {"stride": [0]}, r"stride: expected one number or 2, each at least 1"),
+        (
+            [4, 3, 3, 3],
+            {"padding": [1] * 3},
+            r"padding: expected one number or 2, .*got \[1, 1, 1\]",
+        ),
+    ],
+)
+def test_convolutions_that_have_no_result(
+    weight: list[int], options: dict[str, list[int]], told: str
+) -> None:
+    with FusionDefinition() as fd:
+        x, w = fd.define_tensor([2, 3, 4, 4], True), fd.define_tensor(weight, True)
+        with pytest.raises(FuserError, match=told):
+            fd.ops.convolution(x, w, **options)
+
+
 def test_what_is_not_well_formed() -> None:
     b = FusionBuilder()
     x = b.tensor([4, 9], DataType.Float)

@@ -173,12 +173,79 @@ def test_several_windows_of_one_argument() -> None:
 
 @pytest.mark.parametrize("size", [8, 4096])
 def test_windows_that_meet_are_written_in_order(size: int) -> None:
+    """What is overwritten is written once, in one kernel with all else."""
+
     def program(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         x[1] = value
         x[:, 2] = 3.0
+        x[0:3, 1:4] = 4.0
         return value + 1
 
-    _check(program, torch.randn(size, 64), torch.randn(64))
+    (plan,) = _check(program, torch.randn(size, 64), torch.randn(64))
+    assert plan.kernels == 1
+    if size > 64:
+        written = (64 - 3) + (size - 3) + 9
+        assert plan.bytes == plan.bytes_ideal == 4 * (written + 2 * 64)
+
+
+def test_windows_within_later_ones_are_not_written() -> None:
+    def program(x: torch.Tensor, value: torch.Tensor) -> None:
+        x[10:12, 3:5] = value[3:5]
+        x[10:20] = value
+
+    (plan,) = _check(program, torch.randn(4096, 64), torch.randn(64))
+    assert plan.bytes == 4 * (10 * 64 + 64)
+
+
+def test_stripes_that_meet_otherwise_are_written_as_a_whole() -> None:
+    def program(x: torch.Tensor, value: torch.Tensor) -> None:
+        x[::3] = value
+        x[::2] = 1.0
+
+    (plan,) = _check(program, torch.randn(512, 64), torch.randn(64))
+    assert plan.bytes >= 2 * 512 * 64 * 4
+
+
+def _scaled(x: torch.Tensor, value: torch.Tensor) -> None:
+    x[1] = x[1] * 0.9 + value
+    x[5:7] = value
+
+
+def _shown(x: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x[1] * 2
+    x[1] = value
+    return y, x[1:3].sum(0)
+
+
+def _folded(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    y = x[:4].sum(0)
+    x[0] = y * value
+    return y
+
+
+def _moved(x: torch.Tensor, value: torch.Tensor) -> None:
+    x[1:9] = x[0:8] * 1
+    x[0] = value
+
+
+@pytest.mark.parametrize("program", [_scaled, _shown, _folded, _moved], ids=lambda f: f.__name__)
+def test_old_elements_of_a_window_are_read_before_it_is_written(
+    program: Callable[..., Any],
+) -> None:
+    (plan,) = _check(program, torch.randn(4096, 64), torch.randn(64))
+    assert plan.copies == 0
+    assert plan.bytes < 40 * 64 * 4
+
+
+def test_rows_of_two_tensors_are_swapped() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> None:
+        old = x[0] * 1
+        x[0] = y[1]
+        y[1] = old
+
+    (plan,) = _check(program, torch.randn(4096, 64), torch.randn(4096, 64))
+    assert plan.copies == 0
+    assert plan.bytes < 16 * 64 * 4
 
 
 def test_a_tensor_that_is_read_as_a_whole_may_be_written_as_a_whole() -> None:

@@ -164,3 +164,7 @@ def _outputs(
             x = p.rng.choice([t for t in made if t.rank == last.rank])
             total = p.pooled(b.reduce(op, x, sorted(dims), keepdim=p.chance(0.5)))
             b.output(p.pooled(b.cast(total, dtype)) if p.chance(0.5) else total)
+    if p.chance(0.25):
+        # A fold whose accumulators are structs, beside those of numbers.
+        x = p.rng.choice([t for t in made if t.rank == last.rank])
+        b.output(p.pooled(b.reduce(p.rng.choice(("argmax", "argmin")), x, list(columns))))

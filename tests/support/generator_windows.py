@@ -1,6 +1,7 @@
 """Updates of windows in a random program: boxes of an input, in even steps, that values or numbers
-are written to. Most inputs are new; others the program reads before. It may read them afterwards,
-and what is written may be another part of the input.
+are written to, and that may overlap. Most inputs are new; others the program reads before. It may
+read old elements for results and for what it writes, other parts of the input and of other inputs
+that are updated, and new elements afterwards.
 """
 
 from __future__ import annotations
@@ -27,13 +28,41 @@ def windows_step(p: Program) -> None:
         if t.rank and t.numel and all(d.expanded is None for d in t.domain.logical)
     ]
     for target in targets[-2:]:
+        if p.chance(0.4):
+            _old_elements(p, target)
+    for target in targets[-2:]:
         value = target
-        for _ in range(p.rng.choice((1, 1, 1, 2))):
+        for _ in range(p.rng.choice((1, 1, 1, 2, 2, 3))):
             value = _written(p, value, [_run(p, size) for size in target.sizes])
         p.builder.output(value, target)
         for _ in range(p.rng.choice((0, 0, 1))):
-            flipped = "bitwise_not" if target.dtype is DataType.Bool else "neg"
-            p.builder.output(p.pooled(p.builder.pointwise(flipped, value)))
+            p.builder.output(_flipped(p, value))
+
+
+def _old_elements(p: Program, target: TensorView) -> None:
+    """Something of an input before it is updated: for what is written, for a result, or both."""
+    b = p.builder
+    made = _flipped(p, target) if p.chance(0.7) else target
+    kind = p.rng.choice(("as it is", "turned", "a box", "largest"))
+    if kind == "turned":
+        by = p.rng.randrange(target.sizes[-1])
+        ends = [0] * (target.rank - 1)
+        last = [b.slice(made, [*ends, by], target.sizes)]
+        last.append(b.slice(made, [0] * target.rank, [*target.sizes[:-1], by]))
+        made = p.pooled(b.cat(last, target.rank - 1))
+    elif kind == "a box":
+        runs = [_run(p, size) for size in target.sizes]
+        ends = [start + (count - 1) * step + 1 for start, step, count in runs]
+        made = p.pooled(b.slice(made, [run[0] for run in runs], ends, [run[1] for run in runs]))
+    elif kind == "largest" and not target.dtype.is_complex:
+        made = p.pooled(b.reduce("max", made, [p.rng.randrange(target.rank)], keepdim=True))
+    if made is not target and p.chance(0.6):
+        b.output(made)
+
+
+def _flipped(p: Program, x: TensorView) -> TensorView:
+    op = "bitwise_not" if x.dtype is DataType.Bool else "neg"
+    return p.pooled(p.builder.pointwise(op, x))
 
 
 def _run(p: Program, size: int) -> _Run:

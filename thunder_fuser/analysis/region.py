@@ -16,6 +16,7 @@ from itertools import islice, pairwise
 
 from thunder_fuser.analysis.progression import (
     Progression,
+    are_apart,
     clip,
     divide,
     interval,
@@ -91,6 +92,27 @@ def union(a: Region, b: Region, dims: Sequence[IterDomain]) -> Region:
         if region == whole:
             return region
     return _bounded([*a.boxes, *b.boxes], dims, a.exact and b.exact)
+
+
+def without(box: Box, hole: Box) -> list[Box] | None:
+    """Boxes that make up the points of a box outside of another; None if they are not seen to be
+    boxes. Progressions of both have one stride.
+    """
+    if any(map(are_apart, box, hole)):
+        return [box]
+    inside, found = list(box), list[Box]()
+    for k, (p, q) in enumerate(zip(box, hole, strict=True)):
+        if p == q:
+            continue
+        met = clip(p, q.start, q.last + 1)
+        if not q.is_interval or len(met) > 1:
+            return None
+        if not met:
+            return [box]
+        for part in (*clip(p, p.start, q.start), *clip(p, q.last + 1, p.last + 1)):
+            found.append((*inside[:k], part, *box[k + 1 :]))
+        inside[k] = met[0]
+    return found
 
 
 def pulled(region: Region, root: Sequence[IterDomain], transforms: Sequence[Transform]) -> Region:

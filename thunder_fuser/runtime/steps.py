@@ -218,13 +218,21 @@ class CallResult:
 
 
 def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[CallResult]) -> Step:
-    """Run a torch call. A result is copied only if its strides differ from the plan's."""
+    """Run a torch call. A result is copied only if its strides differ from the plan's. Errors of
+    torch keep their types, and name the call.
+    """
     row, attributes = opaque.lookup(expr.op), dict(expr.attributes)
     run, named = row.run, tuple(zip(expr.parameters, operands, strict=True))
 
     def step(values: Values) -> None:
-        with torch.no_grad(), torch._C._DisableAutocast():
-            found = run(**{name: read(values) for name, read in named}, **attributes)
+        given = {name: read(values) for name, read in named}
+        try:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                found = run(**given, **attributes)
+        except Exception as error:
+            shapes = ", ".join(f"{name} {x.dtype} {list(x.shape)}" for name, x in given.items())
+            error.args = (f"{error} (in {expr.origin}, of {shapes})",)
+            raise
         several = found if isinstance(found, tuple) else (found,)
         for made in results:
             values[made.slot] = _laid_out(several[made.result], made, expr)

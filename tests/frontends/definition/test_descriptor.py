@@ -108,6 +108,16 @@ def test_sizes_and_strides() -> None:
     assert by_position.dtype() is DataType.Half
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_stride_order_of_an_output(named: bool) -> None:
+    with FusionDefinition() as fd:
+        y = fd.ops.neg(fd.define_tensor([2, 3], True))
+        fd.add_output(y, stride_order=[0, 1]) if named else fd.add_output(y, [0, 1])
+    (out,) = fd.execute([torch.ones(2, 3)])
+    assert out.stride() == (1, 2)
+    assert torch.equal(out, -torch.ones(2, 3))
+
+
 def test_from_pytorch() -> None:
     with FusionDefinition() as fd:
         x = fd.from_pytorch(torch.zeros(4, 1, 8, dtype=torch.bfloat16).permute(2, 0, 1))
@@ -134,7 +144,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "contiguity": ({"shape": [2], "contiguity": [-1]}, FuserTypeError,
         "contiguity must be a bool or a list of True, False and None, got [-1]"),
     "flags": ({"shape": [2, 3], "contiguity": [True]}, FuserValueError,
-        "1 contiguity flags for 2 dimensions"),
+        "expected 2 flags, one for each dimension, got [True]; one bool holds for all"),
     "stride order": ({"shape": [2, 3], "stride_order": [0, 0]}, FuserValueError,
         "stride_order [0, 0] is not a permutation of 2 positions"),
     "torch dtype": ({"shape": [2], "dtype": torch.float16}, FuserTypeError,

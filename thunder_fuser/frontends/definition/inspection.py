@@ -14,6 +14,7 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.frontends.definition.executor_cache import FusionExecutorCache
 from thunder_fuser.frontends.definition.graph import Fusion, graph_of
 from thunder_fuser.frontends.definition.listing import math_text
+from thunder_fuser.frontends.definition.operations.arguments import named_sizes
 from thunder_fuser.frontends.definition.recording.recorder import Recorder
 from thunder_fuser.frontends.definition.scripts import reproduction
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -51,10 +52,11 @@ class Inspection(Recorder, ABC):
         formulas in the open sizes, and the plan is made for `sizes`, keyed as in the plan's text,
         or for large sizes: see `CompiledFusion.plan`.
         """
+        named = None if sizes is None else named_sizes(sizes)
         compiled = self.compiled
         if inputs is None and sizes is None and compiled.latest is not None:
             return compiled.latest.plan
-        return compiled.plan(None if inputs is None else self._completed(inputs), sizes)
+        return compiled.plan(None if inputs is None else self._completed(inputs), named)
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for such inputs, as source text; compiles nothing."""

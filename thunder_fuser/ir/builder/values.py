@@ -291,4 +291,6 @@ def as_python(value: Number, dtype: DataType) -> Number:
         return bool(value)
     if not math.isfinite(value):
         raise FuserValueError(f"constant {value} cannot be a {dtype!r}: it is no integer")
+    if not -(2**63) <= value < 2 ** (64 if dtype.is_unsigned else 63):
+        raise FuserValueError(f"constant {value} cannot be a {dtype!r}: it has more than 64 bits")
     return int(value)

@@ -231,7 +231,13 @@ def drops(a: Attributes) -> bool:
     return bool(a["dropout_p"] > 0)
 
 
-def _along(values: tuple[int, ...], dims: int) -> tuple[int, ...]:
+def _along(name: str, values: tuple[int, ...], dims: int) -> tuple[int, ...]:
+    """An attribute of a convolution for each spatial dimension."""
+    least = 1 if name in ("stride", "dilation") else 0
+    if len(values) not in (1, dims) or min(values) < least:
+        raise FuserValueError(
+            f"{name}: expected one number or {dims}, each at least {least}, got {list(values)}"
+        )
     return values * dims if len(values) == 1 else values
 
 
@@ -241,7 +247,7 @@ def convolution(o: Operands, a: Attributes) -> Results:
     _ranks(o, input=(3, 4, 5), weight=x.rank, bias=1)
     dims = x.rank - 2
     names = ("stride", "padding", "dilation", "output_padding")
-    steps, pads, dilations, more = (_along(a[name], dims) for name in names)
+    steps, pads, dilations, more = (_along(name, a[name], dims) for name in names)
     sizes: list[Extent] = []
     for k in range(dims):
         reach = dilations[k] * (weight.shape[2 + k] - 1)
@@ -249,6 +255,11 @@ def convolution(o: Operands, a: Attributes) -> Results:
             sizes.append((x.shape[2 + k] - 1) * steps[k] - 2 * pads[k] + reach + more[k] + 1)
         else:
             sizes.append((x.shape[2 + k] + 2 * pads[k] - reach - 1) // steps[k] + 1)
+    if any(isinstance(size, int) and size < 1 for size in sizes):
+        raise FuserValueError(
+            f"the weight's window of {list(weight.shape[2:])} does not fit into the input of "
+            f"{list(x.shape[2:])}, padded by {list(pads)}: the result would have sizes {sizes}"
+        )
     channels = weight.shape[1] * a["groups"] if a["transposed"] else weight.shape[0]
     return (Shaped((x.shape[0], channels, *sizes), dtype),)
 
@@ -289,8 +300,7 @@ def all_sums(target: str, index: str) -> Callable[[Operands, Attributes], int]:
 def embedding_backward(o: Operands, a: Attributes) -> Results:
     dtype = _numbers(o, "grad")
     _index(o, "index")
-    if not o["grad"].rank:
-        raise FuserValueError("grad: expected at least 1 dimension, got 0")
+    _ranks(o, grad=o["index"].rank + 1)
     return (Shaped((a["rows"], o["grad"].shape[-1]), dtype),)
 
 

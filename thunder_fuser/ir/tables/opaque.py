@@ -109,6 +109,7 @@ class Call:
 
     def check(self, o: Operands, a: Attributes) -> Results:
         """The results' shapes; FuserError for operands that do not match each other."""
+        found = self.results(o, a)
         for (left, i), (right, j) in self.equal(o, a):
             sizes = o[left].shape[i], o[right].shape[j]
             if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
@@ -117,7 +118,7 @@ class Call:
                     f"{self.name}: dimension {ours} of {left} has size {sizes[0]} and dimension "
                     f"{theirs} of {right} has {sizes[1]}; they must be one size"
                 )
-        return self.results(o, a)
+        return found
 
     def evaluate(
         self, tensors: Mapping[str, Any], a: Attributes, *, double: bool

@@ -187,7 +187,7 @@ class LoadLowering(ABC):
                 for address, window in zip(addresses, variants[0].windows, strict=True)
                 for statement in self._window(access, window, target, pointer, address)
             ]
-            if total:
+            if total or ALWAYS_TRUE in tests:
                 return [*before, *loads]
             return [*before, ir.If((ir.Or(tuple(dict.fromkeys(tests))),), tuple(loads))]
         before = indices.taken()

@@ -40,7 +40,7 @@ class Dependencies:
              or torch calls in between
     sources  tensors in memory that it reads: inputs, and results of cuts and of torch's calls
     earlier  operands of calls that run before one whose result it reads, since both run in program
-             order: they must be in memory, too
+             order, and readers of what it overwrites: they must be in memory, too
     """
 
     folds: Anchors = 0

@@ -69,6 +69,7 @@ class Sliced:
     slices  views of pieces, and of cats among them, in the memory of such a tensor
     orders  dimension orders of tensors in memory, as they were before
     memory  layouts of such tensors that lie in the memory of an updated input
+    late    pieces of such memory that are written after all readers of the input: piece -> input
     """
 
     fusion: Fusion
@@ -76,6 +77,7 @@ class Sliced:
     slices: Mapping[TensorView, View]
     orders: Mapping[TensorView, Sequence[int]]
     memory: Mapping[TensorView, Layout] = field(default_factory=dict)
+    late: Mapping[TensorView, TensorView] = field(default_factory=dict)
 
     @property
     def written(self) -> set[TensorView]:

@@ -161,6 +161,8 @@ class AnchorGraph:
                 known = self._seen(operand)
                 here = self._reach.get(output)
                 self._reach[output] = known if here is None else here.with_(known)
+            if output in self.sliced.late:
+                self._wait_for_readers(output, self.sliced.late[output])
             if isinstance(expr, FoldOp) and (output.numel or output in needed):
                 self._anchor(output, expr, is_stored=False)
             if isinstance(expr, OpaqueOp) and (output.numel or output in needed):
@@ -278,6 +280,18 @@ class AnchorGraph:
         for piece in self.sliced.pieces[output]:
             self.reasons.setdefault(piece, replace(told, subject=piece.name))
         self._reach[output] = replace(self._makers(output), sources=frozenset({output}))
+
+    def _wait_for_readers(self, piece: TensorView, target: TensorView) -> None:
+        """Make a piece of an updated input wait for all readers of the input."""
+        readers = (1 << k for k, a in enumerate(self.anchors) if target in a.reach.sources)
+        reach = self.reach(piece)
+        self._reach[piece] = replace(reach, earlier=reach.earlier | union(readers))
+        told = Refusal(
+            "update", "it is computed from elements of an input that it overwrites later"
+        )
+        for stored in map(self.placement.behind_cuts, reach.sources):
+            if stored in self.definitions:
+                self.reasons.setdefault(stored, replace(told, subject=stored.name))
 
     def _makers(self, tensor: TensorView) -> Dependencies:
         """Return the anchors of a tensor in memory, the `behind` of its readers: itself or its

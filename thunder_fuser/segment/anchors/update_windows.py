@@ -4,28 +4,31 @@ selects, its windows.
 The new value of `x` is a select between the value and `x`, for each window. A kernel over all of
 its points would read and write all of `x`: for one position of a key-value cache, a thousand times
 the bytes. Here windows are pieces, which kernels write into the memory of `x`; the rest of the new
-value is there already. Readers of the new value run in later kernels. Old elements of a window may
-not be read at all, since they might be overwritten before.
+value is there already. Readers of the new value run in later kernels. Where windows overlap,
+what is overwritten is cut out of the earlier ones. Where old elements of a window are read, it is
+written at the end, after all readers of the old value; what is computed from old elements is stored
+before.
 
 `planner.py` plans both ways: where all of `x` is read or written anyway, one kernel is better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from operator import mul
 
 from thunder_fuser.analysis.aliases import View
 from thunder_fuser.analysis.footprint import Footprint, footprint
 from thunder_fuser.analysis.layout import layouts_of_inputs
 from thunder_fuser.analysis.progression import are_apart
-from thunder_fuser.analysis.region import Box, pushed
+from thunder_fuser.analysis.region import Box, pushed, without
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.domain import Layout, iteration, tensor_domain
+from thunder_fuser.ir.domain import IterDomain, Layout, Transform, iteration, tensor_domain
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
@@ -42,6 +45,9 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.view_programs import pads, simplified, view_name
 from thunder_fuser.segment.anchors.cat_slices import Sliced
 
+MAX_PARTS = 16
+"""Most parts of a window, what later ones overwrite being cut out."""
+
 
 def with_windows(fusion: Fusion, layouts: Sequence[Layout] | None) -> Sliced | None:
     """Rewrite a fusion so that kernels write the windows of updated inputs; None where no update is
@@ -50,17 +56,41 @@ def with_windows(fusion: Fusion, layouts: Sequence[Layout] | None) -> Sliced | N
     given = layouts_of_inputs(fusion, layouts)
     found: Mapping[Update, Sequence[_Window]]
     found = {u: w for u in fusion.updates if (w := _windows(u, fusion.definitions()))}
+    late: set[Update] = set()
     while found:
-        pieces = _Pieces(fusion)
+        pieces = _Pieces(fusion, late)
         for update, windows in found.items():
-            pieces.join(update.value, windows, given[update.target])
+            pieces.join(update, windows, given[update.target])
         sliced = pieces.sliced()
         read = _read(sliced)
-        kept = {u: windows for u, windows in found.items() if _spares(read.get(u.target), windows)}
-        if len(kept) == len(found):
+        unsafe = {u for u in found if not _spares(read.get(u.target), found[u])} - late
+        if not unsafe:
             return sliced
-        found = kept
+        if _can_wait(fusion, late | unsafe):
+            late |= unsafe
+        else:
+            found = {u: windows for u, windows in found.items() if u not in unsafe}
     return None
+
+
+def _can_wait(fusion: Fusion, updates: Collection[Update]) -> bool:
+    """True if windows of these updates can be written after all readers of the old values: what
+    depends on the new ones reads nothing that depends on the inputs otherwise. Calls of torch run
+    in an order of their own.
+    """
+    old, new = {u.target for u in updates}, {u.value for u in updates}
+    if fusion.calls() or len(new) < len(updates):
+        return False
+    before, after = set[Val](old), set[Val](new)
+    for expr in fusion.exprs:
+        of_old, of_new = (not values.isdisjoint(expr.inputs) for values in (before, after))
+        if of_new and (of_old or expr.output in new):
+            return False
+        if of_new:
+            after.add(expr.output)
+        elif of_old and expr.output not in new:
+            before.add(expr.output)
+    return True
 
 
 def _read(sliced: Sliced) -> Mapping[TensorView, Footprint]:
@@ -104,8 +134,8 @@ def _spares(read: Footprint | None, windows: Sequence[_Window]) -> bool:
 
 
 def _windows(update: Update, definitions: Mapping[Val, Expr]) -> list[_Window] | None:
-    """Return the windows in which a new value may differ from its target, the first to be written
-    first; None if it is no chain of selects by boxes that are apart.
+    """Return the windows in which a new value may differ from its target, all apart, the first to
+    be written first; None if it is no chain of selects by boxes.
     """
     found: list[_Window] = []
     value: Val = update.value
@@ -120,9 +150,22 @@ def _windows(update: Update, definitions: Mapping[Val, Expr]) -> list[_Window] |
         steps = tuple(p.stride for p in box if p.stride is not None)
         if len(steps) < len(box) or written.dtype is not update.target.dtype:
             return None
-        found.append(_Window(box, steps, written, expr.origin))
-    pairs = combinations([window.box for window in found], 2)
-    return found[::-1] if all(any(map(are_apart, *pair)) for pair in pairs) else None
+        parts = _parts(box, [window.box for window in found])
+        if parts is None or len(parts) > MAX_PARTS:
+            return None
+        found += [_Window(part, steps, written, expr.origin) for part in parts]
+    return found[::-1]
+
+
+def _parts(box: Box, holes: Sequence[Box]) -> list[Box] | None:
+    """Return boxes that make up what the holes leave of a box; None where they are no boxes."""
+    found = [box]
+    for hole in holes:
+        cut = [without(part, hole) for part in found]
+        if None in cut:
+            return None
+        found = [part for parts in cut if parts for part in parts]
+    return found
 
 
 def _true_in(mask: Val, definitions: Mapping[Val, Expr]) -> Box | None:
@@ -145,19 +188,28 @@ def _has_sizes(value: Val, target: TensorView) -> bool:
 
 
 class _Pieces:
-    """Pieces of updated inputs. `of`: those of each new value."""
+    """Pieces of updated inputs. `of`: those of each new value. `late`: updates whose windows are
+    written at the end.
+    """
 
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, late: Collection[Update]) -> None:
         self.of: dict[TensorView, tuple[TensorView, ...]] = {}
         self._fusion = fusion
+        self._old = {u.target for u in late}
+        self._waiting = {u.value for u in late}
         self._slices: dict[TensorView, View] = {}
         self._memory: dict[TensorView, Layout] = {}
         self._added: dict[Val, list[Expr]] = {}
+        self._stored: list[Expr] = []
+        self._late: dict[TensorView, TensorView] = {}
         self._next = max(v.id for v in fusion.values())
 
-    def join(self, value: TensorView, windows: Sequence[_Window], layout: Layout) -> None:
+    def join(self, update: Update, windows: Sequence[_Window], layout: Layout) -> None:
         """Join the new value of an input with this layout from its windows."""
+        value = update.value
         added = [self._written(window) for window in windows]
+        if value in self._waiting:
+            added = list(map(self._stored_first, added))
         made = [expr.output for expr in added]
         self.of[value] = tuple(t for t in made if isinstance(t, TensorView))
         self._slices |= {
@@ -166,6 +218,20 @@ class _Pieces:
         }
         self._memory[value] = layout
         self._added[value] = added
+        if value in self._waiting:
+            self._late |= dict.fromkeys(self.of[value], update.target)
+
+    def _stored_first(self, expr: Expr) -> Expr:
+        """Return the expression of what is written to a window at the end: a copy of what is stored
+        before, where it depends on old elements of such windows.
+        """
+        made, read = expr.output, self._fusion.backward_slice(expr.inputs, ())
+        if self._old.isdisjoint(v for e in (expr, *read) for v in e.inputs):
+            return expr
+        assert isinstance(made, TensorView)
+        kept, piece = (self._tensor(made.dtype, made.domain.logical) for _ in range(2))
+        self._stored += [expr, CutOp(made, kept, expr.origin)]
+        return CopyOp(kept, piece, expr.origin)
 
     def _written(self, window: _Window) -> Expr:
         """Return the expression of what is written to a window: a part of its value."""
@@ -173,10 +239,8 @@ class _Pieces:
         expr = self._fusion.definitions().get(value)
         if isinstance(expr, FullOp):
             value = expr.fill
-        self._next += 1
         if not isinstance(value, TensorView):
-            domain = tensor_domain([iteration(n) for n in window.sizes])
-            made = TensorView(self._next, window.value.dtype, domain)
+            made = self._tensor(window.value.dtype, [iteration(n) for n in window.sizes])
             return FullOp(value, made, window.origin)
         ends = [p.last + 1 for p in window.box]
         part = FusionBuilder().slice(value, window.starts, ends, window.steps)
@@ -187,13 +251,24 @@ class _Pieces:
         program = simplified(value.domain.logical, steps)
         fill = fill if pads(program) else None
         name = view_name(program, pads=fill is not None) if program else "set"
-        made = TensorView(self._next, value.dtype, tensor_domain(value.domain.logical, program))
+        made = self._tensor(value.dtype, value.domain.logical, program)
         return move_op(name, value, made, fill, window.origin)
 
+    def _tensor(
+        self, dtype: DataType, dims: Sequence[IterDomain], program: Sequence[Transform] = ()
+    ) -> TensorView:
+        self._next += 1
+        return TensorView(self._next, dtype, tensor_domain(dims, program))
+
     def sliced(self) -> Sliced:
-        """Return the fusion with the pieces in front of what they are joined to."""
-        exprs = (
-            e for expr in self._fusion.exprs for e in (*self._added.get(expr.output, ()), expr)
-        )
-        fusion = replace(self._fusion, exprs=tuple(exprs))
-        return Sliced(fusion, self.of, self._slices, {}, self._memory)
+        """Return the fusion with the pieces in front of what they are joined to: at the end, before
+        the readers of new values, where they wait for those of old ones.
+        """
+        first, last, after = list[Expr](), list[Expr](), set[Val](self._waiting)
+        for expr in self._fusion.exprs:
+            waits = expr.output in after or not after.isdisjoint(expr.inputs)
+            if waits:
+                after.add(expr.output)
+            (last if waits else first).extend((*self._added.get(expr.output, ()), expr))
+        fusion = replace(self._fusion, exprs=(*first, *self._stored, *last))
+        return Sliced(fusion, self.of, self._slices, {}, self._memory, self._late)

@@ -1,8 +1,8 @@
-"""Validation of integer, flag, size and dtype arguments; FuserTypeError for wrong types."""
+"""Validation of tensor, integer, flag, size and dtype arguments; FuserTypeError for wrong types."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,17 @@ import torch
 from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.builder import Size
+from thunder_fuser.ir.domain import Transform
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.view_arguments import transform_of
+
+
+def tensor(what: str, value: object) -> TensorView:
+    """A tensor of the definition; FuserTypeError for anything else."""
+    if not isinstance(value, TensorView):
+        raise FuserTypeError(f"{what}: expected a tensor, got {value!r}")
+    return value
 
 
 def integer(what: str, value: object) -> int:
@@ -34,6 +44,16 @@ def sizes(what: str, values: object) -> list[Size]:
     return [integer(what, v) if isinstance(v, (int, float)) else v for v in found]
 
 
+def named_sizes(values: object) -> dict[str, int]:
+    """Sizes by name; FuserTypeError for anything else."""
+    if not isinstance(values, Mapping):
+        raise FuserTypeError(
+            f'sizes: expected sizes by name, such as {{"i0": 8192}}, got {values!r}; '
+            "print(fd.plan()) shows their names"
+        )
+    return {name: integer(f"sizes: {name}", size) for name, size in values.items()}
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, float) and value.is_integer()
 
@@ -50,6 +70,12 @@ def flag(what: str, value: object) -> bool:
     raise FuserTypeError(
         f"{what}: expected True or False (or 1 or 0), got {_kind(value)}: {value!r}"
     )
+
+
+def transform_program(what: str, values: object) -> list[Transform]:
+    """Domain transforms, given as tuples such as ("split", 0, 4, 8)."""
+    steps = _items(what, values, "transforms")
+    return [transform_of(*_items(what, step, "a transform's name and numbers")) for step in steps]
 
 
 def storage(what: str, dtype: object) -> DataType:

@@ -12,7 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from thunder_fuser.errors import FuserTypeError
-from thunder_fuser.frontends.definition.operations.arguments import flag, integer, integers, storage
+from thunder_fuser.frontends.definition.operations.arguments import (
+    flag,
+    integer,
+    integers,
+    storage,
+    tensor,
+)
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.ir.tables.opaque import TABLE, Attribute, Call
@@ -26,10 +32,15 @@ def _call(row: Call) -> Callable[..., Any]:
 
     def build(b: FusionBuilder, *args: Any, **kwargs: Any) -> TensorView | tuple[TensorView, ...]:
         given = signature.bind(*args, **kwargs).arguments
-        operands = {name: given[name] for name in names if given.get(name) is not None}
-        if isinstance(operands.get("src"), Scalar | int | float | complex):
+        if isinstance(given.get("src"), Scalar | int | float | complex):
             # A scalar `src`: one value for all indices.
-            operands["src"] = _filled(b, operands["src"], operands["arg"], operands["index"])
+            like, index = (tensor(name, given[name]) for name in ("arg", "index"))
+            given["src"] = _filled(b, given["src"], like, index)
+        operands = {
+            name: tensor(name, given.get(name))
+            for name in names
+            if given.get(name) is not None or parameters[name].default is _EMPTY
+        }
         attributes = {
             name: _attribute(name, parameter, given.get(name))
             for name, parameter in parameters.items()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from thunder_fuser.frontends.definition.operations.arguments import integer, storage
+from thunder_fuser.frontends.definition.operations.arguments import integer, storage, tensor
 from thunder_fuser.frontends.definition.operations.reductions import DTYPE_HELP
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number
@@ -26,7 +26,7 @@ def _scan(row: Scan) -> Callable[..., Val]:
         dtype: DataType = DataType.Null,
     ) -> Val:
         asked = None if dtype is DataType.Null else storage("dtype", dtype)
-        row.check(arg.dtype, asked)
+        row.check(tensor("arg", arg).dtype, asked)
         axis = integer("dim", dim)
         if init is None:
             return b.scan(row.name, arg, axis, dtype=asked)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.frontends.definition.operations.arguments import integer
+from thunder_fuser.frontends.definition.operations.arguments import integer, tensor
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.dtypes import DataType
@@ -30,7 +30,7 @@ def tril(b: FusionBuilder, arg: TensorView, diagonal: Scalar | int = 0) -> Val:
 
 def _triangle(b: FusionBuilder, x: TensorView, diagonal: Scalar | int, kept: str) -> Val:
     """where(column - row `kept` diagonal, x, 0): the mask is computed, not stored."""
-    if not isinstance(x, TensorView) or x.rank < 2:
+    if tensor("arg", x).rank < 2:
         raise FuserValueError(f"arg: expected a tensor of at least 2 dimensions, got {x}")
     rows, columns = (_counted(b, x, dim) for dim in (-2, -1))
     offset = b.pointwise("sub", columns, b.broadcast(rows, [False, True]))
@@ -51,10 +51,8 @@ def select(b: FusionBuilder, arg: TensorView, index: Scalar | int, dim: int) -> 
     FuserValueError. Any other index is read by the kernel, so that calls with different ones share
     it, and is checked there (see indexing.py).
     """
-    if not isinstance(arg, TensorView):
-        raise FuserTypeError(f"arg: expected a tensor, got {arg!r}")
     axis, place = integer("dim", dim), _whole("index", index)
-    size = b.extent(b.size(arg, axis))
+    size = b.extent(b.size(tensor("arg", arg), axis))
     chosen = place.value if isinstance(place, Scalar) and place.value is not None else place
     if isinstance(chosen, int) and isinstance(size, int):
         return _sliced(b, arg, chosen, axis, size)

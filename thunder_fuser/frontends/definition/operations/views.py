@@ -18,11 +18,12 @@ from thunder_fuser.frontends.definition.operations.arguments import (
     integers,
     sizes,
     storage,
+    tensor,
+    transform_program,
 )
 from thunder_fuser.ir.builder import FusionBuilder, allocation_order
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
-from thunder_fuser.ir.view_arguments import transform_of
 
 
 def cast(b: FusionBuilder, arg: Val, dtype: DataType) -> Val:
@@ -32,29 +33,29 @@ def cast(b: FusionBuilder, arg: Val, dtype: DataType) -> Val:
 
 def set(b: FusionBuilder, arg: TensorView) -> TensorView:
     """A copy; as an output it may share the memory of `arg`."""
-    return b.set(_tensor(arg))
+    return b.set(tensor("arg", arg))
 
 
 def segment_set(b: FusionBuilder, arg: TensorView) -> TensorView:
     """A copy at which the plan is cut: nothing is fused across it."""
-    return b.segment_set(_tensor(arg))
+    return b.segment_set(tensor("arg", arg))
 
 
 def permute(b: FusionBuilder, arg: TensorView, dims: Sequence[int]) -> TensorView:
     """Dimension k of the result is dimension dims[k] of `arg`. `dims` must be a permutation."""
-    return b.permute(_tensor(arg), integers("dims", dims))
+    return b.permute(tensor("arg", arg), integers("dims", dims))
 
 
 def stride_order(b: FusionBuilder, arg: TensorView, stride_order: Sequence[int]) -> TensorView:
     """`arg`, stored so that dimension i is the stride_order[i]-th from the innermost."""
-    return b.stride_order(_tensor(arg), integers("stride_order", stride_order))
+    return b.stride_order(tensor("arg", arg), integers("stride_order", stride_order))
 
 
 def broadcast(b: FusionBuilder, arg: TensorView, is_broadcast_dim: Sequence[bool]) -> TensorView:
     """`arg` with a new dimension of size 1 wherever a flag is set. One flag per dimension of the
     result; as many unset flags as `arg` has dimensions.
     """
-    return b.broadcast(_tensor(arg), flags("is_broadcast_dim", is_broadcast_dim))
+    return b.broadcast(tensor("arg", arg), flags("is_broadcast_dim", is_broadcast_dim))
 
 
 def broadcast_in_dim(
@@ -64,13 +65,13 @@ def broadcast_in_dim(
     Positions must increase; only dimensions of size 1 can change their size.
     """
     return b.broadcast_in_dim(
-        _tensor(arg), sizes("shape", shape), integers("broadcast_dims", broadcast_dims)
+        tensor("arg", arg), sizes("shape", shape), integers("broadcast_dims", broadcast_dims)
     )
 
 
 def expand(b: FusionBuilder, arg: TensorView, shape: Sequence[Any]) -> TensorView:
     """`arg` with dimensions of size 1 expanded to `shape`, of the same rank; -1 keeps a size."""
-    return b.expand(_tensor(arg), sizes("shape", shape))
+    return b.expand(tensor("arg", arg), sizes("shape", shape))
 
 
 def squeeze(
@@ -80,13 +81,13 @@ def squeeze(
     `squeeze_expanded`.
     """
     return b.squeeze(
-        _tensor(arg), integers("dims", dims), flag("squeeze_expanded", squeeze_expanded)
+        tensor("arg", arg), integers("dims", dims), flag("squeeze_expanded", squeeze_expanded)
     )
 
 
 def reshape(b: FusionBuilder, arg: TensorView, new_shape: Sequence[Any]) -> TensorView:
     """`arg` in row-major order with the sizes `new_shape`, one of which may be -1."""
-    return b.reshape(_tensor(arg), sizes("new_shape", new_shape))
+    return b.reshape(tensor("arg", arg), sizes("new_shape", new_shape))
 
 
 def slice(
@@ -107,13 +108,13 @@ def slice(
     flag("manual_normalization", manual_normalization)
     starts, ends = sizes("start_indices", start_indices), sizes("end_indices", end_indices)
     steps = [1] * len(starts) if strides is None else sizes("strides", strides)
-    rank = _tensor(arg).rank
+    rank = tensor("arg", arg).rank
     if not len(starts) == len(ends) == len(steps) == rank:
         raise FuserValueError(
             f"expected {rank} start indices, end indices and strides, got {len(starts)}, "
             f"{len(ends)} and {len(steps)}"
         )
-    return b.slice(_tensor(arg), starts, ends, steps)
+    return b.slice(tensor("arg", arg), starts, ends, steps)
 
 
 def pad(
@@ -122,7 +123,7 @@ def pad(
     """`arg` with `value` (default 0) before and after; (before, after) widths of the last dimension
     first, as torch. Negative widths remove elements.
     """
-    return b.pad(_tensor(arg), sizes("pad_widths", pad_widths), _number("value", value))
+    return b.pad(tensor("arg", arg), sizes("pad_widths", pad_widths), _number("value", value))
 
 
 def cat(
@@ -163,17 +164,23 @@ def iota(
 
 def size(b: FusionBuilder, arg: TensorView, dim: int) -> Scalar:
     """The size of a dimension as a scalar of dtype Int."""
-    return b.size(_tensor(arg), integer("dim", dim))
+    return b.size(tensor("arg", arg), integer("dim", dim))
 
 
 def shape(b: FusionBuilder, arg: TensorView) -> list[Scalar]:
     """All sizes, in the order of dimensions, as scalars of dtype Int."""
-    return [b.size(_tensor(arg), k) for k in range(_tensor(arg).rank)]
+    return [b.size(tensor("arg", arg), k) for k in range(tensor("arg", arg).rank)]
 
 
 def at(b: FusionBuilder, vector: Sequence[Val], index: int) -> Val:
     """Element `index` of a vector (a list of values)."""
-    return vector[integer("index", index)]
+    place = integer("index", index)
+    if not isinstance(vector, (list, tuple)):
+        raise FuserTypeError(f"vector: expected a list of values, got {vector!r}")
+    if not -len(vector) <= place < len(vector):
+        raise FuserValueError(f"index {place} is out of range for {len(vector)} values")
+    found: Val = vector[place]
+    return found
 
 
 def view(
@@ -189,17 +196,11 @@ def view(
     `op` is the printed name of the operation, `value` the fill of padded elements, converted to the
     dtype of `arg`. Joined chains of views print as this operation.
     """
-    program = [transform_of(*step) for step in transforms]
+    program = transform_program("transforms", transforms)
     order = integers("stride_order", stride_order)
-    if value is not None and getattr(value, "dtype", None) is not _tensor(arg).dtype:
+    if value is not None and getattr(value, "dtype", None) is not tensor("arg", arg).dtype:
         value = b.cast(value, arg.dtype)
     return b.view(op, arg, program, fill=value, allocation=allocation_order(order) or None)
-
-
-def _tensor(arg: Val) -> TensorView:
-    if not isinstance(arg, TensorView):
-        raise FuserTypeError(f"arg: expected a tensor, got {arg!r}")
-    return arg
 
 
 def _number(what: str, value: Any) -> Any:

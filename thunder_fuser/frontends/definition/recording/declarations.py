@@ -12,8 +12,11 @@ from thunder_fuser.frontends.definition.operations.arguments import (
     flag,
     flags,
     integer,
+    integers,
     sizes,
     storage,
+    tensor,
+    transform_program,
 )
 from thunder_fuser.frontends.definition.recording.descriptor import (
     compute_tensor_descriptor,
@@ -24,7 +27,6 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Extent, broadcast, iteration, replay, tensor_domain
 from thunder_fuser.ir.dtypes import DataType, from_torch, of_number
 from thunder_fuser.ir.fusion import Scalar, TensorView
-from thunder_fuser.ir.view_arguments import transform_of
 
 
 def are_strides(contiguity: object) -> bool:
@@ -105,7 +107,7 @@ def _transformed(
         raise FuserValueError("an input with transforms needs known sizes, not -1")
     marks = expanded or [False] * len(shape)
     root = [broadcast(n) if mark else iteration(n) for n, mark in zip(shape, marks, strict=True)]
-    program = [transform_of(*step) for step in transforms]
+    program = transform_program("transforms", transforms)
     logical = replay(root, program)
     seen = [dim.size for dim in logical]
     d = descriptor(seen, contiguity, stride_order, [dim.expanded is not None for dim in logical])
@@ -134,11 +136,17 @@ def vector(b: FusionBuilder, value: Any, dtype: DataType) -> list[Scalar]:
     return [b.scalar(None, dtype) for _ in range(integer("size", value))]
 
 
-def add_output(b: FusionBuilder, output: Any, alias_input: Any) -> None:
+def add_output(b: FusionBuilder, output: Any, alias_input: Any, stride_order: Any = None) -> None:
     """Add an output, an in-place update of an input, or an output of given stride order."""
+    if isinstance(output, list):
+        raise FuserTypeError(f"add_output: expected one tensor, got {output!r}; add each by a call")
     if isinstance(alias_input, list):
-        b.output(b.stride_order(output, alias_input))
-        return
-    if any(update.target is alias_input for update in b.build().updates):
-        raise FuserValueError(f"{alias_input} is updated by another output already")
+        alias_input, stride_order = None, alias_input
+    if stride_order is not None:
+        order = integers("stride_order", stride_order)
+        output = b.stride_order(tensor("output", output), order)
+    if alias_input is not None and any(u.target is alias_input for u in b.build().updates):
+        raise FuserValueError(
+            f"{alias_input} is updated by another output already; compute one value of both"
+        )
     b.output(output, alias_input)

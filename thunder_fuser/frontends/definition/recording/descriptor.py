@@ -142,7 +142,8 @@ def _flags(rank: int, contiguity: object) -> list[bool | None]:
         )
     if len(contiguity) != rank:
         raise FuserValueError(
-            f"define_tensor: {len(contiguity)} contiguity flags for {rank} dimensions"
+            f"define_tensor: contiguity: expected {rank} flags, one for each dimension, got "
+            f"{list(contiguity)}; one bool holds for all dimensions"
         )
     return list(contiguity)
 

@@ -75,7 +75,8 @@ class Recorder:
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """Return build(builder, ...) on IR values. Errors quote `name`, the user's spelling."""
-        origin = calling_origin(name.rpartition(".")[2])
+        short = name.rpartition(".")[2]
+        origin = calling_origin(short)
         place = f"in {name} at {origin.file}:{origin.line}"
         try:
             if self._finished:
@@ -87,8 +88,9 @@ class Recorder:
             error.args = (f"{error} ({place})",)
             raise
         except TypeError as error:
-            takes = _parameters(build, args, kwargs)
-            raise FuserTypeError(f"{error}{takes} ({place})") from error
+            mismatch = _mismatch(build, args, kwargs)
+            told = f"{short}: {mismatch}" if mismatch else error
+            raise FuserTypeError(f"{told} ({place})") from error
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, Value):
@@ -210,22 +212,29 @@ class Recorder:
         found = self.record("fd.define_vector", vector, (value, dtype))
         return [Scalar(self, v) for v in found]
 
-    def add_output(self, output: Tensor, alias_input: Tensor | Sequence[int] | None = None) -> None:
+    def add_output(
+        self,
+        output: Tensor,
+        alias_input: Tensor | Sequence[int] | None = None,
+        *,
+        stride_order: Sequence[int] | None = None,
+    ) -> None:
         """Return `output`; with an input, write it into that input's memory instead.
 
         An output that updates an input is returned too if it was also added as an output itself.
-        A list instead of an input is the stride order of the output. FuserValueError for an input
-        that is updated already, or that differs in dtype or sizes.
+        A list instead of an input, or `stride_order`, is the stride order of the output.
+        FuserValueError for an input that is updated already, or that differs in dtype or sizes.
         """
-        self.record("fd.add_output", add_output, (output, alias_input))
+        self.record("fd.add_output", add_output, (output, alias_input, stride_order))
 
 
-def _parameters(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Text naming the operation's parameters if they do not match the call, else ""."""
+def _mismatch(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """How the arguments of a call differ from the operation's parameters, or "" if they do not."""
     signature = inspect.signature(build)
     try:
         signature.bind(None, *args, **kwargs)
-    except TypeError:
+    except TypeError as error:
         _, *names = signature.parameters
-        return f"; it takes ({', '.join(names)})"
+        given = ", ".join([*map(repr, args), *(f"{name}={x!r}" for name, x in kwargs.items())])
+        return f"{error}; it takes ({', '.join(names)}), got ({given})"
     return ""

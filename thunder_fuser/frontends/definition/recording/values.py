@@ -32,8 +32,29 @@ class Value:
         self.val = val
 
     def __bool__(self) -> bool:
+        raise self._unknown("use fd.ops.where")
+
+    def __float__(self) -> float:
+        raise self._unknown("use fd.ops.cast")
+
+    def __int__(self) -> int:
+        raise self._unknown("use fd.ops.cast")
+
+    def _unknown(self, remedy: str) -> FuserTypeError:
+        return FuserTypeError(f"{self} has no value while the definition is written; {remedy}")
+
+    def __getitem__(self, index: object) -> Value:
         raise FuserTypeError(
-            f"{self} has no value while the definition is written; use fd.ops.where"
+            f"{self} is not subscriptable; use fd.ops.select, fd.ops.slice or "
+            "fd.ops.take_along_axis, and size(k) for a size"
+        )
+
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], *_call: Any) -> Value:
+        name = getattr(function, "__name__", str(function))
+        raise FuserTypeError(
+            f"torch.{name} does not take values of a definition; use the operations of fd.ops, "
+            "which dir(fd.ops) lists"
         )
 
     def dtype(self) -> DataType:

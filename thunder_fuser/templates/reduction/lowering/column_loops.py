@@ -125,13 +125,17 @@ class ColumnLoops:
 
     def _steps(self, body: Sequence[ir.Stmt], unrolling: LoopUnrolling) -> ir.Loop:
         """Loop `body` over a constant number of steps."""
+        kind, unroll = unrolling
+        steps = tuple(self._step(body))
+        return ir.Loop("k", ir.Int(self._schedule.steps), steps, kind, unroll=unroll)
+
+    def _step(self, body: Sequence[ir.Stmt]) -> list[ir.Stmt]:
+        """Return `body` for the k-th vector of this thread, if there is one."""
         schedule = self._schedule
         name = self._walk.variable
         end = schedule.columns if schedule.lane_axis == "rows" else self._vectors
         inside = body if schedule.has_whole_steps else [ir.If((less(Var(name), end),), tuple(body))]
-        kind, unroll = unrolling
-        steps = (self._let(name, self._vector_of_step), *inside)
-        return ir.Loop("k", ir.Int(schedule.steps), steps, kind, unroll=unroll)
+        return [self._let(name, self._vector_of_step), *inside]
 
     def _walked(
         self, walk: _Walk, body: Sequence[ir.Stmt], number: int, ahead: StepsAhead
@@ -169,8 +173,12 @@ class ColumnLoops:
         number: int,
         ahead: StepsAhead,
     ) -> list[ir.Stmt]:
-        """Loop over columns in parts, with statements before and after each part."""
+        """Loop over columns in parts, with statements before and after each part. Where all threads
+        take a constant number of steps, a part is some of these.
+        """
         walk = self._walk
+        if self._schedule.has_steps and not ahead.loads:
+            walk, body = _Walk("k", ir.Int(0), ir.Int(self._schedule.steps), 1), self._step(body)
         unroll = self._schedule.unrolling.factors[number]
         longest = self._schedule.longest_chain
         length = (max(longest // unroll, 1) * unroll if ahead.loads else longest) * walk.step
