@@ -116,16 +116,49 @@ def test_groups_of_queries_share_the_heads_of_keys(name: str) -> None:
     assert [n for n in calls(compiled) if "fuser_" in n] == ["fuser_attention"]
 
 
-def test_groups_with_a_mask_that_wants_a_gradient() -> None:
-    def program(q: torch.Tensor, k: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(q, k, k, m, enable_gqa=True)
+def computed(table: torch.Tensor) -> torch.Tensor:
+    """A bias of relative positions: 6 x 10 numbers of a table."""
+    return table[torch.arange(60) % 7].view(6, 10) * 2
 
-    sizes = ((2, 4, 6, 8), (2, 2, 10, 8), (6, 10))
-    inputs = [torch.ones(s, dtype=torch.float64).requires_grad_() for s in sizes]
-    found, expected = (
-        torch.autograd.grad(f(*inputs).sum(), inputs) for f in (jit(program), program)
-    )
-    torch.testing.assert_close(found, expected)
+
+ATTENTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "call": lambda q, k, m: functional.scaled_dot_product_attention(q, k, k, m),
+    "groups": lambda q, k, m: functional.scaled_dot_product_attention(
+        q, k[:, :1], k[:, :1], m, enable_gqa=True
+    ),
+    "heads": lambda q, k, m: functional.multi_head_attention_forward(
+        *(x[:, 0].transpose(0, 1) for x in (q, k, k)),
+        *(8, 2, torch.eye(8).repeat(3, 1).to(q), None, None, None, False, 0.0),
+        *(torch.eye(8).to(q), None),
+        need_weights=False,
+        attn_mask=m,
+    )[0],
+    "recomputed": lambda q, k, m: torch.utils.checkpoint.checkpoint(
+        functional.scaled_dot_product_attention, q, k, k, m, use_reentrant=False
+    ),
+}
+
+
+@pytest.mark.parametrize("mask", [lambda m: m.view(6, 10), computed], ids=["given", "computed"])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_mask_that_wants_a_gradient(name: str, mask: Callable[..., torch.Tensor]) -> None:
+    def program(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return ATTENTIONS[name](q, k, mask(table))
+
+    q, k, _ = (x.detach() for x in operands(torch.float64))
+    table = torch.arange(60 if mask is not computed else 7).double().sin().requires_grad_()
+    for inputs in ((q, k, table), (q.requires_grad_(), k, table)):
+        trained = [x for x in inputs if x.requires_grad]
+        found, expected = (
+            torch.autograd.grad(f(*inputs).sin().sum(), trained) for f in (jit(program), program)
+        )
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_mask_without_gradient_in_a_program_with_gradients() -> None:
+    compiled = jit(lambda q, k, v, table: attended(attn_mask=computed(table.detach()))(q, k, v))
+    compiled(*operands(torch.float64), torch.ones(7, dtype=torch.float64, requires_grad=True))
+    assert FORWARD in calls(compiled)
 
 
 def test_groups_that_do_not_divide_the_queries() -> None:
