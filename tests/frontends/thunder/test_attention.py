@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import thunder_fuser
-from tests.frontends.thunder.programs import fake, jit, traced
+from tests.frontends.thunder.programs import as_double, assert_as_good_as_eager, fake, jit, traced
 from thunder_fuser.errors import FuserValueError
 
 FORWARD, BACKWARD = "fuser_attention_forward", "fuser_attention_backward"
@@ -159,6 +159,26 @@ def test_a_mask_without_gradient_in_a_program_with_gradients() -> None:
     compiled = jit(lambda q, k, v, table: attended(attn_mask=computed(table.detach()))(q, k, v))
     compiled(*operands(torch.float64), torch.ones(7, dtype=torch.float64, requires_grad=True))
     assert FORWARD in calls(compiled)
+
+
+@pytest.mark.parametrize("trains_mask", [False, True], ids=["constant", "trained"])
+@pytest.mark.parametrize("name", ["call", "groups", "heads"])
+def test_fp32_masks_of_16_bit_operands(name: str, trains_mask: bool) -> None:
+    q, k, _ = operands(torch.bfloat16)
+    mask = torch.arange(60.0).view(6, 10).sin().mul(3).requires_grad_(trains_mask)
+    exact = [as_double(x) for x in (q, k, mask)]
+    program = ATTENTIONS[name]
+    runs = []
+    for function, inputs in (
+        (jit(program), (q, k, mask)),
+        (program, (q, k, mask)),
+        (program, exact),
+    ):
+        result = function(*inputs)
+        trained = [x for x in inputs if x.requires_grad]
+        runs.append([result, *torch.autograd.grad(result.sum(), trained)])
+    for place, results in enumerate(zip(*runs, strict=True)):
+        assert_as_good_as_eager(*(x.detach() for x in results), f"result {place}")
 
 
 def test_groups_that_do_not_divide_the_queries() -> None:

@@ -41,14 +41,14 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.autograd.on_shards import Heads, heads_of
 from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.composites.attention import attention
 
 ID = ltorch.scaled_dot_product_attention.id
 NAMES = ("fuser_attention", "fuser_attention_forward", "fuser_attention_backward")
 
 _aten = torch.ops.aten
 _ALIGNMENT = 8
-"""Row length, in elements, that operands of flash attention and masks are padded to a multiple of.
-"""
+"""Rows of masks and of operands of flash attention are padded to a multiple of this length."""
 
 
 class Symbols(NamedTuple):
@@ -176,7 +176,7 @@ def _attend(
 def _thunders(call: Attention) -> TensorProxy:
     """Record Thunder's attention, which the executor claims if `is_claimed`."""
     *options, scale = call
-    found: TensorProxy = ltorch.scaled_dot_product_attention(*options, scale=scale)
+    found: TensorProxy = attention(*options, scale=scale)
     return found
 
 
