@@ -229,8 +229,12 @@ def test_the_least_of_two_tensors_is_fused() -> None:
         torch.unique,
         torch.argwhere,
         lambda x: torch.bincount(x.long()),
+        lambda x: torch.arange(x.sum(), x.sum() + 3),
     ],
-    ids=("nonzero", "method", "where", "masked_select", "select", "unique", "argwhere", "bincount"),
+    ids=(
+        *("nonzero", "method", "where", "masked_select", "select", "unique", "argwhere"),
+        *("bincount", "arange"),
+    ),
 )
 def test_a_result_of_unknown_size_is_refused_with_a_way_out(program: Any) -> None:
     with pytest.raises(NotImplementedError, match="depends on the numbers in its operands"):
