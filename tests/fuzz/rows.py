@@ -229,6 +229,7 @@ CALLS = (
     Row("F.scaled_dot_product_attention({x}, {keys_and_values})", "f", 2),
     Row("F.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)", "f"),
     Row("F.scaled_dot_product_attention({x}, {keys_and_values}, attn_mask={scores})", "f"),
+    Row("F.scaled_dot_product_attention({x}, {keys_and_values}, torch.sin({scores}))", "f"),
     Row("F.scaled_dot_product_attention({x}, {shared_keys_and_values}, enable_gqa=True)", "f", 2),
     Row("F.conv1d({x}, {kernel}, padding={count})", "f", 2),
     Row("F.conv2d({x}, {kernel}, padding={count})", "f", 2),

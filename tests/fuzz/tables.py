@@ -215,6 +215,13 @@ def _shared_keys_and_values(p: Maker, x: torch.Tensor) -> str:
     return ", ".join(_of_sizes(p, sizes, x.dtype) for _ in range(2))
 
 
+def _scores(p: Maker, x: torch.Tensor) -> str:
+    """A number for each query, which may be fp32 for queries of 16 bits."""
+    is_wide = x.dtype.itemsize == 2 and p.chance(0.5)
+    sizes = [x.shape[-2] if x.dim() > 1 else 1, 1]
+    return p.argument(sizes, torch.float32 if is_wide else x.dtype)
+
+
 def _of_sizes(p: Maker, sizes: Sequence[int], dtype: torch.dtype) -> str:
     """An argument of these sizes, of which none is made 0."""
     return p.argument(sizes, dtype, random_numbers(p.rng, sizes, dtype))
@@ -344,7 +351,7 @@ PLACES: dict[str, Place] = {
     "square": _square,
     "keys_and_values": _keys_and_values,
     "shared_keys_and_values": _shared_keys_and_values,
-    "scores": lambda p, x: p.argument([x.shape[-2] if x.dim() > 1 else 1, 1], x.dtype),
+    "scores": _scores,
     "kernel": _kernel,
     "window": _window,
     "channels_made": lambda p, x: p.argument([2], x.dtype),

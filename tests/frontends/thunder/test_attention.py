@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import thunder_fuser
-from tests.frontends.thunder.programs import fake, jit, traced
+from tests.frontends.thunder.programs import as_double, assert_as_good_as_eager, fake, jit, traced
 from thunder_fuser.errors import FuserValueError
 
 FORWARD, BACKWARD = "fuser_attention_forward", "fuser_attention_backward"
@@ -116,16 +116,69 @@ def test_groups_of_queries_share_the_heads_of_keys(name: str) -> None:
     assert [n for n in calls(compiled) if "fuser_" in n] == ["fuser_attention"]
 
 
-def test_groups_with_a_mask_that_wants_a_gradient() -> None:
-    def program(q: torch.Tensor, k: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(q, k, k, m, enable_gqa=True)
+def computed(table: torch.Tensor) -> torch.Tensor:
+    """A bias of relative positions: 6 x 10 numbers of a table."""
+    return table[torch.arange(60) % 7].view(6, 10) * 2
 
-    sizes = ((2, 4, 6, 8), (2, 2, 10, 8), (6, 10))
-    inputs = [torch.ones(s, dtype=torch.float64).requires_grad_() for s in sizes]
-    found, expected = (
-        torch.autograd.grad(f(*inputs).sum(), inputs) for f in (jit(program), program)
-    )
-    torch.testing.assert_close(found, expected)
+
+ATTENTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "call": lambda q, k, m: functional.scaled_dot_product_attention(q, k, k, m),
+    "groups": lambda q, k, m: functional.scaled_dot_product_attention(
+        q, k[:, :1], k[:, :1], m, enable_gqa=True
+    ),
+    "heads": lambda q, k, m: functional.multi_head_attention_forward(
+        *(x[:, 0].transpose(0, 1) for x in (q, k, k)),
+        *(8, 2, torch.eye(8).repeat(3, 1).to(q), None, None, None, False, 0.0),
+        *(torch.eye(8).to(q), None),
+        need_weights=False,
+        attn_mask=m,
+    )[0],
+    "recomputed": lambda q, k, m: torch.utils.checkpoint.checkpoint(
+        functional.scaled_dot_product_attention, q, k, k, m, use_reentrant=False
+    ),
+}
+
+
+@pytest.mark.parametrize("mask", [lambda m: m.view(6, 10), computed], ids=["given", "computed"])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_mask_that_wants_a_gradient(name: str, mask: Callable[..., torch.Tensor]) -> None:
+    def program(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return ATTENTIONS[name](q, k, mask(table))
+
+    q, k, _ = (x.detach() for x in operands(torch.float64))
+    table = torch.arange(60 if mask is not computed else 7).double().sin().requires_grad_()
+    for inputs in ((q, k, table), (q.requires_grad_(), k, table)):
+        trained = [x for x in inputs if x.requires_grad]
+        found, expected = (
+            torch.autograd.grad(f(*inputs).sin().sum(), trained) for f in (jit(program), program)
+        )
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_mask_without_gradient_in_a_program_with_gradients() -> None:
+    compiled = jit(lambda q, k, v, table: attended(attn_mask=computed(table.detach()))(q, k, v))
+    compiled(*operands(torch.float64), torch.ones(7, dtype=torch.float64, requires_grad=True))
+    assert FORWARD in calls(compiled)
+
+
+@pytest.mark.parametrize("trains_mask", [False, True], ids=["constant", "trained"])
+@pytest.mark.parametrize("name", ["call", "groups", "heads"])
+def test_fp32_masks_of_16_bit_operands(name: str, trains_mask: bool) -> None:
+    q, k, _ = operands(torch.bfloat16)
+    mask = torch.arange(60.0).view(6, 10).sin().mul(3).requires_grad_(trains_mask)
+    exact = [as_double(x) for x in (q, k, mask)]
+    program = ATTENTIONS[name]
+    runs = []
+    for function, inputs in (
+        (jit(program), (q, k, mask)),
+        (program, (q, k, mask)),
+        (program, exact),
+    ):
+        result = function(*inputs)
+        trained = [x for x in inputs if x.requires_grad]
+        runs.append([result, *torch.autograd.grad(result.sum(), trained)])
+    for place, results in enumerate(zip(*runs, strict=True)):
+        assert_as_good_as_eager(*(x.detach() for x in results), f"result {place}")
 
 
 def test_groups_that_do_not_divide_the_queries() -> None:

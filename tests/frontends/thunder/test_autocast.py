@@ -327,6 +327,24 @@ def test_recurrent_modules(kind: type[torch.nn.Module]) -> None:
         torch.testing.assert_close(ours, eager, rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("weights", [False, True], ids=["alone", "weights"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+def test_masks_of_multi_head_attention(dtype: torch.dtype, weights: bool) -> None:
+    torch.manual_seed(0)
+    module, x = torch.nn.MultiheadAttention(8, 2), torch.randn(5, 2, 8)
+    mask = torch.ones(5, 5).triu(1).bool()
+    if dtype != torch.bool:
+        mask = torch.zeros(5, 5).masked_fill(mask, -torch.inf)
+    runs = []
+    for run in (jit(module), module):
+        with torch.autocast("cpu", LOW):
+            results = run(x, x, x, attn_mask=mask, need_weights=weights)
+        runs.append([*flat(results), *torch.autograd.grad(results[0].sum(), module.parameters())])
+    for ours, eager in zip(*runs, strict=True):
+        assert ours.dtype == eager.dtype
+        torch.testing.assert_close(ours, eager, rtol=0.05, atol=0.05)
+
+
 def test_results_in_given_tensors_are_not_cast() -> None:
     def program(a: Tensor, out: Tensor) -> Tensor:
         return torch.mm(a, a, out=out)

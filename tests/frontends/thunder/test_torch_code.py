@@ -1,4 +1,4 @@
-"""Functions of torch that are interpreted: interpolations of other modes, profiler ranges."""
+"""Functions of torch that are interpreted, and branches on values that they leave out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Independent, Normal, kl_divergence
 
-from tests.frontends.thunder.programs import jit
+from tests.frontends.thunder.programs import Program, jit
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "area": {"size": (5, 7), "mode": "area"},
@@ -45,3 +46,56 @@ def test_ranges_of_the_profiler() -> None:
     x = torch.randn(5)
     compiled: Callable[[Tensor], Tensor] = jit(run)
     torch.testing.assert_close(compiled(x), run(x))
+
+
+MASKS = {
+    "causal": torch.ones(5, 5, dtype=torch.bool).triu(1),
+    "added": torch.arange(25.0).view(5, 5).sin(),
+}
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "encoder": lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0), 1, enable_nested_tensor=False
+    ),
+    "decoder": lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0), 1),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", MODULES)
+def test_masks_of_transformers_that_are_not_said_to_be_causal(name: str, mask: str) -> None:
+    torch.manual_seed(0)
+    module = MODULES[name]().double()
+    inputs = [torch.randn(5, 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    inputs = inputs[: 1 if name == "encoder" else 2]
+    values = MASKS[mask] if mask == "causal" else MASKS[mask].double()
+    found = []
+    for run in (jit(module), module):
+        result = run(*inputs, values)
+        found.append([result, *torch.autograd.grad(result.sin().sum(), inputs)])
+    torch.testing.assert_close(*found)
+
+
+DISTRIBUTIONS: dict[str, Program] = {
+    "normal": lambda x, y: Normal(x, y.exp()).log_prob(y),
+    "independent": lambda x, y: Independent(Normal(x, y.exp()), 1).log_prob(y),
+    "categorical": lambda x, y: Categorical(logits=x).log_prob(torch.zeros(4).long()) * y[:, 0],
+    "entropy": lambda x, y: Categorical(logits=x).entropy() + y[:, 0],
+    "bernoulli": lambda x, y: Bernoulli(logits=x).log_prob((y > 0).to(x.dtype)) * y,
+    "divergence": lambda x, y: kl_divergence(Normal(x, y.exp()), Normal(torch.zeros_like(x), 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions(name: str) -> None:
+    torch.manual_seed(0)
+    x, y = (torch.randn(4, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    found = []
+    for run in (jit(DISTRIBUTIONS[name]), DISTRIBUTIONS[name]):
+        result = run(x, y)
+        found.append([result, *torch.autograd.grad(result.sum(), (x, y))])
+    torch.testing.assert_close(*found)
+
+
+def test_distributions_of_other_sizes_raise() -> None:
+    with pytest.raises(ValueError, match="not broadcastable"):
+        jit(lambda x, y: Normal(x, 1.0).log_prob(y))(torch.ones(4), torch.ones(3))

@@ -38,16 +38,17 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.autograd.on_shards import Heads, heads_of
 from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.composites.attention import attention
 
 ID = ltorch.scaled_dot_product_attention.id
 NAMES = ("fuser_attention", "fuser_attention_forward", "fuser_attention_backward")
 
 _aten = torch.ops.aten
 _ALIGNMENT = 8
-"""Row length, in elements, that operands of flash attention and masks are padded to a multiple of.
-"""
+"""Rows of masks and of operands of flash attention are padded to a multiple of this length."""
 
 
 class Symbols(NamedTuple):
@@ -138,7 +139,7 @@ def _is_one_call(call: Attention) -> bool:
     if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):
         return False
     # Not all of torch's backends return the gradient of a mask.
-    constant = mask is None or not mask.requires_grad
+    constant = mask is None or not requires_gradient(mask)
     numbers = isinstance(call.dropout_p, int | float) and isinstance(call.is_causal, bool)
     return constant and numbers and not (call.is_causal and mask is not None)
 
@@ -175,7 +176,7 @@ def _attend(
 def _thunders(call: Attention) -> TensorProxy:
     """Record Thunder's attention, which the executor claims if `is_claimed`."""
     *options, scale = call
-    found: TensorProxy = ltorch.scaled_dot_product_attention(*options, scale=scale)
+    found: TensorProxy = attention(*options, scale=scale)
     return found
 
 

@@ -9,13 +9,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import thunder.torch as ltorch
+from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, floats, known
+
+_thunders = ltorch.scaled_dot_product_attention
+
+
+def _attention(
+    query: TensorProxy,
+    key: TensorProxy,
+    value: TensorProxy,
+    attn_mask: TensorProxy | None = None,
+    *options: Any,
+    **named: Any,
+) -> TensorProxy:
+    """Thunder's decomposition, in the dtype of a wider mask: torch takes fp32 masks for operands of
+    16 bits.
+    """
+    dtype = query.dtype
+    if attn_mask is not None and dtypes.is_float_dtype(attn_mask.dtype):
+        dtype = max(dtype, attn_mask.dtype, key=lambda kind: kind.bytes)
+    wide = [maybe_convert_to_dtype(x, dtype) for x in (query, key, value)]
+    found = _thunders.meta(*wide, attn_mask, *options, **named)
+    return maybe_convert_to_dtype(found, query.dtype)
+
+
+attention = replace(_thunders, meta=_attention)
+"""Thunder's symbol of attention, with a decomposition for all masks."""
 
 
 class _Heads(NamedTuple):
@@ -216,7 +243,7 @@ def _without_weights(
     if mask is not None:
         before = (1, 1) if mask.shape[0] == 1 else (sizes.batch, sizes.heads)
         mask = ltorch.reshape(mask, (*before, mask.shape[-2], sizes.keys))
-    found = ltorch.scaled_dot_product_attention(*heads, mask, dropout_p, is_causal)
+    found = attention(*heads, mask, dropout_p, is_causal)
     found = ltorch.permute(found, (2, 0, 1, 3))
     return ltorch.reshape(found, (sizes.queries * sizes.batch, sizes.heads * sizes.size))
 

@@ -26,6 +26,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
 
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import differentiating
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 from thunder_fuser.frontends.thunder.updates.updated_arguments import (
@@ -218,7 +219,8 @@ def _on_trace(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
         trace = with_updated_results(trace)
     token = _history.set(_History(trace))
     try:
-        found = _on_trace_of_thunder(trace, *args, **kwargs)
+        with differentiating(trace):
+            found = _on_trace_of_thunder(trace, *args, **kwargs)
     finally:
         _history.reset(token)
     if is_patched():

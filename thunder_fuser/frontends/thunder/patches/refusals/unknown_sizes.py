@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
+from thunder.core.interpreter import unwrap
+from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
@@ -25,10 +27,13 @@ _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
-    # With a condition alone, `torch.where` returns the places where it is true.
-    is_places = fn is torch.where and len(args) + len(kwargs) == 1
-    if isinstance(fn, _BUILTIN) and is_patched() and (is_places or _has_unknown_size(fn)):
-        return interpreter.do_raise(_refusal(fn.__name__))
+    if isinstance(fn, _BUILTIN) and is_patched():
+        # With a condition alone, `torch.where` returns the places where it is true.
+        is_places = fn is torch.where and len(args) + len(kwargs) == 1
+        values = (unwrap(x) for x in (*args, *kwargs.values()))
+        is_range = fn is torch.arange and any(isinstance(x, TensorProxy) for x in values)
+        if is_places or is_range or _has_unknown_size(fn):
+            return interpreter.do_raise(_refusal(fn.__name__))
     return original(fn, *args, **kwargs)
 
 

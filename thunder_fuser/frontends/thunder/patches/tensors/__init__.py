@@ -1,6 +1,7 @@
 """Attributes, methods and operators of tensors while a function is traced."""
 
 from thunder_fuser.frontends.thunder.patches.tensors import (
+    decided_branches,
     dtype_comparisons,
     gradient_flags,
     random_updates,
@@ -9,6 +10,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
 )
 
 PATCHES = (
+    decided_branches,
     dtype_comparisons,
     gradient_flags,
     random_updates,

@@ -21,9 +21,10 @@ PATCHES = (
     out_arguments,
     recorded_arguments,
     script_functions,
-    torch_code,
     torch_keywords,
     unknown_calls,
+    # After unknown calls, some of which it leaves out.
+    torch_code,
     # Last, so that it casts the operands of whatever the others call.
     autocast,
 )

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import thunder
+import thunder.torch as ltorch
 import torch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes, jit_ext
@@ -25,6 +26,7 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import WrappedValue, interpreter_needs_wrap, unwrap
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map
+from thunder.core.symbol import Symbol
 from thunder.core.utils import is_hashable
 from thunder.transforms import autocast
 
@@ -88,6 +90,10 @@ _CALLED: Mapping[str, Sequence[str]] = {
     "square": ("pow",),
 }
 """The operators with policies that functions without one call, from outside to inside."""
+_INSIDE = frozenset(
+    getattr(ltorch, name).id for name in ("addmm", "baddbmm", "scaled_dot_product_attention")
+)
+"""Calls inside of others whose operands torch casts, but Thunder does not cast, or not the mask."""
 _KNOWN = {*_OF_ARGUMENTS, *_CALLED, *(name for table in POLICIES.values() for name in table)}
 
 
@@ -204,7 +210,24 @@ def _traced(original: Function, *args: Any, **kwargs: Any) -> Any:
         stack.stack = deque(maxlen=0)
 
 
+def _rule(original: Function, symbol: Symbol) -> Function | None:
+    """Return what casts the operands of a symbol and calls it, or None."""
+    rule: Function | None = original(symbol)
+    if symbol.id not in _INSIDE or not is_patched() or not (enabled := _enabled()):
+        return rule
+    return partial(_lowered, symbol, enabled)
+
+
+def _lowered(symbol: Symbol, enabled: Enabled, /, *args: Any, **kwargs: Any) -> Any:
+    given: Any = (args, kwargs)
+    for device, dtype in enabled.items():
+        given = tree_map(partial(_cast, device, dtype), given)
+    with autocast.disable_autocast():
+        return symbol(*given[0], **given[1])
+
+
 def register() -> None:
-    """Patch how Thunder looks for replacements, and how it traces."""
+    """Patch how Thunder looks for replacements and for rules of symbols, and how it traces."""
     ask_first(_lookaside)
+    autocast.maybe_apply_autocast = partial(_rule, autocast.maybe_apply_autocast)
     thunder.thunder_general_jit = partial(_traced, thunder.thunder_general_jit)

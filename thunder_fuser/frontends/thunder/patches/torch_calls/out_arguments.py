@@ -15,6 +15,7 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import INTERPRETER_SIGNALS, interpreter_needs_wrap, unwrap
 from thunder.core.proxies import TensorProxy
 
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 Function = Callable[..., Any]
@@ -45,7 +46,7 @@ def _write(out: TensorProxy, result: Any, *operands: Any) -> TensorProxy:
             "it, which a compiled function does not: give a tensor of the result's size"
         )
     tensors = [x for x in (out, *operands) if isinstance(x, TensorProxy)]
-    if get_compile_data().is_grad_enabled and any(x.requires_grad for x in tensors):
+    if get_compile_data().is_grad_enabled and any(map(requires_gradient, tensors)):
         raise RuntimeError(
             "functions with out=... arguments don't support automatic differentiation, but one of "
             "the arguments requires grad."

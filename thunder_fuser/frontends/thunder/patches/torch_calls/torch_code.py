@@ -1,20 +1,31 @@
-"""Functions of torch that are interpreted, as the user's code is, or that do nothing in a trace.
+"""Functions of torch that are interpreted, as the user's code is, or of which parts are left out.
 
 Thunder has an operation for `interpolate`, which raises for the modes "area" and "bicubic", and
-with antialiasing; torch's function calls pools and operations that are fused or run in torch. And
-the ranges of `torch.profiler.record_function` begin and end in operations that Thunder does not
-know; a compiled function has none. For functions compiled with this executor.
+with antialiasing; torch's function calls pools and operations that are fused or run in torch.
+
+Left out are the ranges of `torch.profiler.record_function`, and branches on values of tensors:
+`nn.Transformer` looks whether a mask is causal where the caller does not say so, which is a hint,
+and the mask does the same without; `torch.distributions` raises for parameters and samples that are
+not valid. The table in which `kl_divergence` remembers functions is not changed.
+
+For functions compiled with this executor.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import torch
+from thunder.core import interpreter
 from thunder.core.interpreter import unwrap, wrap_const
+from thunder.core.utils import is_hashable
 from torch.autograd.profiler import record_function
+from torch.distributions import kl
 from torch.nn import functional
+from torch.nn.modules import transformer
 
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
@@ -23,12 +34,35 @@ Function = Callable[..., Any]
 _SIGNATURE = inspect.signature(functional.interpolate)
 _MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
+_kl_function = interpreter.make_opaque(kl._dispatch_kl)
+
+
+def _is_said_to_be_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+    return is_causal is True
+
+
+def _kl_divergence(p: Any, q: Any) -> Any:
+    function = _kl_function(type(p), type(q))
+    if function is NotImplemented:
+        raise NotImplementedError(f"No KL(p || q) is implemented for {type(p)} and {type(q)}")
+    return function(p, q)
+
+
+_INTERPRETED: Mapping[Function, Function] = {
+    transformer._detect_is_causal_mask: _is_said_to_be_causal,
+    kl.kl_divergence: _kl_divergence,
+}
+
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
     if is_patched():
         if fn is functional.interpolate and _is_unknown(*args, **kwargs):
             return None
+        if is_hashable(fn) and fn in _INTERPRETED:
+            return partial(interpreter._interpret_call, _INTERPRETED[fn])
+        if fn is torch._is_all_true:
+            return lambda valid: wrap_const(True)
         if fn is record_function.__enter__:
             return lambda held: held
         if fn is record_function.__exit__:

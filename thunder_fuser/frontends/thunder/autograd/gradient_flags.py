@@ -1,0 +1,69 @@
+"""Which tensors of a trace require gradients.
+
+Thunder knows that of arguments, and assumes that no result of an operation requires one. A result
+requires a gradient if an operand of its operation does, under torch's grad mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import chain
+
+from thunder.core import dtypes
+from thunder.core.proxies import ProxyTag, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, get_tracectx
+
+_DETACH = "torch.detach"
+
+_differentiated: ContextVar[Container[str] | None] = ContextVar("differentiated", default=None)
+"""The names of results that require gradients, of the trace being differentiated."""
+
+
+def requires_gradient(x: TensorProxy) -> bool:
+    """True if a gradient goes from `x` to an argument that requires one: in the trace that is being
+    differentiated, or else in the one that is being made.
+    """
+    if x.requires_grad:
+        return True
+    names, trace = _differentiated.get(), get_tracectx()
+    if names is None:
+        names = set() if trace is None else _trained(chain.from_iterable(trace.scopes))
+    return x.name in names
+
+
+@contextmanager
+def differentiating(trace: TraceCtx) -> Iterator[None]:
+    """A context in which a trace is differentiated."""
+    token = _differentiated.set(_trained(trace.bound_symbols))
+    try:
+        yield
+    finally:
+        _differentiated.reset(token)
+
+
+def _trained(symbols: Iterable[BoundSymbol]) -> set[str]:
+    """Return the names of results that require gradients, those inside of calls included."""
+    names: set[str] = set()
+
+    def take(symbols: Iterable[BoundSymbol]) -> None:
+        for symbol in symbols:
+            if symbol.sym.id == _DETACH:
+                continue
+            take(symbol.subsymbols)
+            operands = (p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy))
+            if any(p.requires_grad or p.name in names for p in operands):
+                names.update(p.name for p in symbol.flat_proxy_outs if _is_differentiable(p))
+
+    take(symbols)
+    return names
+
+
+def _is_differentiable(x: object) -> bool:
+    return (
+        isinstance(x, TensorProxy)
+        and dtypes.is_inexact_dtype(x.dtype)
+        and ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags
+    )
