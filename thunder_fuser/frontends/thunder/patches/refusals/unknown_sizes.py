@@ -27,7 +27,7 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
     # With a condition alone, `torch.where` returns the places where it is true.
     is_places = fn is torch.where and len(args) + len(kwargs) == 1
-    if isinstance(fn, _BUILTIN) and is_patched() and (is_places or _has_unknown_size(fn)):
+    if isinstance(fn, _BUILTIN) and (is_places or _has_unknown_size(fn)):
         return interpreter.do_raise(_refusal(fn.__name__))
     return original(fn, *args, **kwargs)
 

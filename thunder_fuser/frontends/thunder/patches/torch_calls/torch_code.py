@@ -16,7 +16,7 @@ from thunder.core.interpreter import unwrap, wrap_const
 from torch.autograd.profiler import record_function
 from torch.nn import functional
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
@@ -26,13 +26,12 @@ _MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
-    if is_patched():
-        if fn is functional.interpolate and _is_unknown(*args, **kwargs):
-            return None
-        if fn is record_function.__enter__:
-            return lambda held: held
-        if fn is record_function.__exit__:
-            return lambda *raised: wrap_const(None)
+    if fn is functional.interpolate and _is_unknown(*args, **kwargs):
+        return None
+    if fn is record_function.__enter__:
+        return lambda held: held
+    if fn is record_function.__exit__:
+        return lambda *raised: wrap_const(None)
     return original(fn, *args, **kwargs)
 
 
