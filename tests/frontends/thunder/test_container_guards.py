@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,3 +120,55 @@ def test_modules_and_their_lists_are_compiled_once() -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(x), module(x))
     assert thunder.cache_misses(compiled) == 1
+
+
+def counted(x: Tensor, *others: float, **named: float) -> Tensor:
+    return x * (1.0 + len(others) + 10 * len(named))
+
+
+def extended(x: Tensor, held: Any) -> Tensor:
+    made = [1.0]
+    made.extend(held.numbers)
+    return x * len(made)
+
+
+def updated(x: Tensor, held: Any) -> Tensor:
+    made = {"q": 1.0}
+    made.update(held.options)
+    return x * len(made)
+
+
+def merged_in_place(x: Tensor, held: Any) -> Tensor:
+    made = {"q": 1.0}
+    made |= held.options
+    return x * len(made)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, held: counted(x, **held.options),
+        lambda x, held: counted(x, *held.numbers),
+        lambda x, held: counted(x, 1.0, *held.numbers),
+        lambda x, held: counted(x, **{"q": 1.0, **held.options}),
+        lambda x, held: x * (1.0 + len([*held.numbers])),
+        lambda x, held: x * (1.0 + len(list(held.numbers))),
+        lambda x, held: x * (1.0 + len(dict(held.options))),
+        lambda x, held: x * len([1.0] + held.numbers),  # noqa: RUF005
+        lambda x, held: x * len({"q": 1.0} | held.options),
+        extended,
+        updated,
+        merged_in_place,
+    ],
+    ids=[
+        *("keywords", "arguments", "more arguments", "keywords of a display", "list display"),
+        *("list", "dict", "sum", "union", "extend", "update", "union in place"),
+    ],
+)
+def test_what_was_empty_is_noticed_when_it_is_not(program: Any) -> None:
+    """Thunder reads no element of it, so that nothing was guarded."""
+    compiled, x, held = jit(program), torch.ones(2), SimpleNamespace()
+    for numbers in ([], [2.0], [], [2.0, 3.0]):
+        held.numbers = numbers
+        held.options = {f"n{k}": value for k, value in enumerate(numbers)}
+        assert torch.equal(compiled(x, held), program(x, held)), numbers

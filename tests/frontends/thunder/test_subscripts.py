@@ -65,6 +65,30 @@ def of_writes(x: torch.Tensor) -> torch.Tensor:
     return seen[1] * made["b"]
 
 
+def of_members_of_a_class(x: torch.Tensor) -> torch.Tensor:
+    class Full(dict[str, float]):
+        def __contains__(self, key: object) -> bool:
+            return key != "a"
+
+    return x * float("b" in Full()) + float("a" not in Full())
+
+
+def of_parts(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    rows, (columns,) = x.reshape(1, 3).shape[0], x.shape
+    (first, second, third), (deep,) = given["many"], [given["few"][0]["deep"][1]]
+    a, b = [x * first, second]
+    c, *others = given["many"]
+    return a * rows + b * columns + third * deep + c * others[1]
+
+
+def of_wrong_counts(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    try:
+        first, second = given["many"]
+    except ValueError:
+        first, second = given
+    return x * len(first) * len(second)
+
+
 def arguments() -> dict[str, Any]:
     return {"many": [torch.full((3,), k) for k in (1.0, 2.0, 3.0)], "few": ({"deep": [0.0, 7.0]},)}
 
@@ -77,15 +101,19 @@ CASES: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = [
     (of_a_class, ()),
     (of_a_shape, ()),
     (of_writes, ()),
+    (of_members_of_a_class, ()),
+    (of_parts, (arguments(),)),
+    (of_wrong_counts, (arguments(),)),
 ]
 
 
 @pytest.fixture
 def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     with monkeypatch.context() as patch:
-        patch.setitem(
-            interpreter._default_opcode_handler_map, "BINARY_SUBSCR", subscripts._original_subscript
-        )
+        handlers = interpreter._default_opcode_handler_map
+        patch.setitem(handlers, "BINARY_SUBSCR", subscripts._original_subscript)
+        patch.setitem(handlers, "CONTAINS_OP", subscripts._original_membership)
+        patch.setitem(handlers, "UNPACK_SEQUENCE", subscripts._original_elements)
         patch.setattr(interpreter, "globals_lookup", subscripts._original_global)
         yield patch
 
@@ -137,3 +165,51 @@ def test_other_functions_of_thunder_are_traced_by_its_own_code(
     asked.clear()
     jit(of_globals)(torch.ones(3))
     assert asked == []
+
+
+def has(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    return x * (2.0 if "a" in given else 3.0) * (5.0 if "b" not in given else 7.0)
+
+
+class Holder:
+    given: dict[str, Any]
+
+
+HELD = Holder()
+GIVEN: dict[str, Any] = {}
+
+
+def of_an_argument(x: torch.Tensor, held: Holder, given: dict[str, Any]) -> torch.Tensor:
+    return has(x, given)
+
+
+def of_an_element(x: torch.Tensor, held: Holder, given: dict[str, Any]) -> torch.Tensor:
+    return has(x, [given][0])
+
+
+def of_an_attribute(x: torch.Tensor, held: Holder, given: dict[str, Any]) -> torch.Tensor:
+    return has(x, held.given)
+
+
+def of_a_global(x: torch.Tensor, held: Holder, given: dict[str, Any]) -> torch.Tensor:
+    return has(x, GIVEN)
+
+
+@pytest.mark.parametrize("function", [of_an_argument, of_an_element, of_an_attribute, of_a_global])
+def test_keys_that_come_and_go_are_noticed(function: Callable[..., torch.Tensor]) -> None:
+    compiled, x = jit(function), torch.ones(3)
+    for keys in ("a", "ab", "b", "", "a"):
+        HELD.given = dict.fromkeys(keys, 1.0)
+        GIVEN.clear()
+        GIVEN.update(HELD.given)
+        given = x, HELD, dict(HELD.given)
+        assert torch.equal(compiled(*given), function(*given)), keys
+
+
+def test_to_look_for_a_key_reads_no_elements_of_elements() -> None:
+    """Thunder read them all on the way to `__contains__`, and checked what it had read."""
+    compiled, x, held = jit(of_an_attribute), torch.ones(3), Holder()
+    for sizes in ([4], [5], [4, 4]):
+        held.given = {"a": [torch.ones(size) for size in sizes]}
+        assert torch.equal(compiled(x, held, {}), of_an_attribute(x, held, {}))
+    assert thunder.cache_misses(compiled) == 1

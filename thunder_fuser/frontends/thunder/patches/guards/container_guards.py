@@ -2,7 +2,7 @@
 
 Thunder guards the elements that a program reads, but not how many there are: a loop over a list of
 two tensors ran the program compiled for one. The guard is made where the interpreter first reads an
-element of a container.
+element of a container, or would read one if it were not empty.
 
 Thunder does not see what C code reads either: `math.prod(sizes)` and `sizes == [2, 3]` kept the
 answer of the first call. Here the elements are read, and so guarded, before such a call.
@@ -42,6 +42,10 @@ _check_keys_symbol = ex.register_operator(
 )
 
 
+_COPY = (list.extend, list.__add__, list.__iadd__, tuple.__add__)
+"""Methods of which Thunder's replacement copies elements without reading them."""
+
+
 def _track_items(value: Any) -> None:
     """Guard a container before its elements are read for the first time."""
     if not value.has_item_tracking and is_patched() and is_guarded(value.provenance):
@@ -77,6 +81,16 @@ def _read(value: Any) -> None:
             _read(item)
 
 
+def guard_size(value: Any) -> None:
+    """Guard the length or the keys of a container that is read as a whole."""
+    if _is_container(value) and is_guarded(value.provenance):
+        value.track_items()
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, WrappedValue) and type(value.value) in (dict, list, tuple)
+
+
 def _has_places(held: Any) -> bool:
     """True for containers whose elements a guard can name."""
     if type(held) is dict:
@@ -95,9 +109,13 @@ def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
-    if found is None and interpreter.is_opaque(fn) and is_patched():
+    if found is not None or interpreter.is_opaque(fn):
         for value in (*args, *kwargs.values()):
-            _read(value)
+            if found is None:
+                _read(value)
+            # Of what is empty there is no element to guard.
+            elif _is_container(value) and (not value.value or any(fn is f for f in _COPY)):
+                guard_size(value)
     return found
 
 

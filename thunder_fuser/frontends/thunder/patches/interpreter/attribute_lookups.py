@@ -59,7 +59,7 @@ def _as_object_does(held: Any, name: Any) -> Any:
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if fn is object.__getattribute__ and args and is_patched() and _own_lookup(unwrap(args[0])):
+    if fn is object.__getattribute__ and args and _own_lookup(unwrap(args[0])):
         return _as_object_does
     return original(fn, *args, **kwargs)
 

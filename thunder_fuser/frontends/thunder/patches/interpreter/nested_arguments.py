@@ -13,12 +13,12 @@ from typing import Any
 from thunder.core import jit_ext
 from thunder.core.utils import is_hashable
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None; the values become proxies."""
-    if is_patched() and is_hashable(fn) and fn in jit_ext.get_jit_ctx()._executor_lookasides:
+    if is_hashable(fn) and fn in jit_ext.get_jit_ctx()._executor_lookasides:
         jit_ext.recursively_proxy(*args, **kwargs)
     return original(fn, *args, **kwargs)
 

@@ -17,7 +17,7 @@ from typing import Any
 from thunder.core import interpreter
 from thunder.core.utils import is_hashable
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
@@ -237,7 +237,7 @@ _INTERPRETED: Mapping[Any, Function] = {
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if is_hashable(fn) and is_patched():
+    if is_hashable(fn):
         if fn in _INTERPRETED:
             return partial(interpreter._interpret_call, _INTERPRETED[fn])
         if fn in _OF_DEQUES:

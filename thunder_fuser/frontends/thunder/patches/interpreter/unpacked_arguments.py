@@ -1,7 +1,8 @@
-"""Arguments of `f(*iterable)` where the iterable is not a list or tuple.
+"""Arguments of `f(*iterable)` where the iterable is not a list or tuple, and of `f(**{})`.
 
 Thunder asks the iterable for its length, so `f(*(g(x) for x in xs))` raised an error. Torch's
-parametrizations (`torch.nn.utils.parametrizations`) make such calls.
+parametrizations (`torch.nn.utils.parametrizations`) make such calls. Keywords it merges by
+interpreting `lambda a, b: b.update(a)`, of which each call of a module has three without any.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap
 
+from thunder_fuser.frontends.thunder.patches.guards.container_guards import guard_size
 from thunder_fuser.frontends.thunder.patches.interpreter.python_functions import listed
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original_call: Callable[..., Any] = _HANDLERS["CALL_FUNCTION_EX"]
+_original_merge: Callable[..., Any] = _HANDLERS["DICT_MERGE"]
 _HAS_KEYWORDS = 1
 
 
@@ -24,6 +27,8 @@ def _call(inst: Any, /, stack: Any, **state: Any) -> Any:
     """Make a list of the arguments of `f(*iterable)`, then call as Thunder does."""
     place = -2 if inst.arg & _HAS_KEYWORDS else -1
     given = stack.getitem_wrapped(place)
+    if is_patched():
+        guard_size(given)
     if isinstance(unwrap(given), list | tuple) or not is_patched():
         return _original_call(inst, stack=stack, **state)
     found = interpreter._interpret_call(listed, given)
@@ -37,6 +42,17 @@ def _call(inst: Any, /, stack: Any, **state: Any) -> Any:
     return _original_call(inst, stack=stack, **state)
 
 
+def _merge(inst: Any, /, stack: Any, **state: Any) -> Any:
+    """Merge the wrapped keywords on the stack into the dictionary below them, if there are any."""
+    given = stack.getitem_wrapped(-1)
+    if type(unwrap(given)) is not dict or unwrap(given) or not is_patched():
+        return _original_merge(inst, stack=stack, **state)
+    guard_size(given)
+    stack.pop_wrapped()
+    return None
+
+
 def register() -> None:
-    """Patch Thunder's interpreter to use `_call`."""
+    """Patch Thunder's interpreter to use `_call` and `_merge`."""
     _HANDLERS["CALL_FUNCTION_EX"] = _call
+    _HANDLERS["DICT_MERGE"] = _merge

@@ -16,7 +16,7 @@ from thunder.core.utils import is_hashable
 from torch._functorch import apis, eager_transforms, vmap
 from torch.utils.hooks import BackwardHook
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
 Function = Callable[..., Any]
@@ -62,7 +62,7 @@ def _text(name: str, reason: str) -> str:
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return what replaces a call on wrapped values: for those above, what raises; or None."""
-    if not is_hashable(fn) or fn not in _REASONS or not is_patched():
+    if not is_hashable(fn) or fn not in _REASONS:
         return original(fn, *args, **kwargs)
     error = NotImplementedError(_text(fn.__name__, _REASONS[fn]))
     return lambda *args, **kwargs: interpreter.do_raise(error)

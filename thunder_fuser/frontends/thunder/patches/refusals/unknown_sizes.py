@@ -7,7 +7,7 @@ compiled with this executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
@@ -27,14 +27,18 @@ _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
-    if isinstance(fn, _BUILTIN) and is_patched():
-        # With a condition alone, `torch.where` returns the places where it is true.
-        is_places = fn is torch.where and len(args) + len(kwargs) == 1
-        values = (unwrap(x) for x in (*args, *kwargs.values()))
-        is_range = fn is torch.arange and any(isinstance(x, TensorProxy) for x in values)
-        if is_places or is_range or _has_unknown_size(fn):
-            return interpreter.do_raise(_refusal(fn.__name__))
+    if isinstance(fn, _BUILTIN) and (_has_unknown_size(fn) or _decides_size(fn, args, kwargs)):
+        return interpreter.do_raise(_refusal(fn.__name__))
     return original(fn, *args, **kwargs)
+
+
+def _decides_size(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """True for functions whose results have such a size with some arguments only."""
+    if fn is torch.where:  # With a condition alone it returns the places where that is true.
+        return len(args) + len(kwargs) == 1
+    return fn is torch.arange and any(
+        isinstance(unwrap(x), TensorProxy) for x in (*args, *kwargs.values())
+    )
 
 
 def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:

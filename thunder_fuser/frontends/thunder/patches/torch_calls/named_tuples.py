@@ -53,7 +53,7 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
     kind = _KINDS.get(fn) if is_hashable(fn) else None
-    if kind is None or found is None or not callable(found) or not is_patched():
+    if kind is None or found is None or not callable(found):
         return found
     return partial(_named, kind, found)
 

@@ -16,7 +16,7 @@ from thunder.core.interpreter import INTERPRETER_SIGNALS, interpreter_needs_wrap
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
@@ -24,7 +24,7 @@ Function = Callable[..., Any]
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     out = kwargs.get("out")
-    if out is None or not isinstance(unwrap(out), TensorProxy) or not is_patched():
+    if out is None or not isinstance(unwrap(out), TensorProxy):
         return original(fn, *args, **kwargs)
     found = original(fn, *args, **{k: v for k, v in kwargs.items() if k != "out"})
     return partial(_written, found) if callable(found) else found

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from thunder.core import interpreter
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 _RECORDS = "pybind11_detail_function_record"
 """How the types of what pybind11's functions are bound to begin."""
@@ -24,7 +24,7 @@ _original_capsule: Callable[[Any], bool] = interpreter.is_pycapsule
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
-    if isinstance(fn, torch.jit.ScriptFunction | torch.jit.ScriptModule) and is_patched():
+    if isinstance(fn, torch.jit.ScriptFunction | torch.jit.ScriptModule):
         made_of = getattr(fn, "_torchdynamo_inline", None)
         if made_of is None:
             reason = (

@@ -27,7 +27,7 @@ from torch.distributions import kl
 from torch.nn import functional
 from torch.nn.modules import transformer
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
@@ -56,17 +56,16 @@ _INTERPRETED: Mapping[Function, Function] = {
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
-    if is_patched():
-        if fn is functional.interpolate and _is_unknown(*args, **kwargs):
-            return None
-        if is_hashable(fn) and fn in _INTERPRETED:
-            return partial(interpreter._interpret_call, _INTERPRETED[fn])
-        if fn is torch._is_all_true:
-            return lambda valid: wrap_const(True)
-        if fn is record_function.__enter__:
-            return lambda held: held
-        if fn is record_function.__exit__:
-            return lambda *raised: wrap_const(None)
+    if fn is functional.interpolate and _is_unknown(*args, **kwargs):
+        return None
+    if is_hashable(fn) and fn in _INTERPRETED:
+        return partial(interpreter._interpret_call, _INTERPRETED[fn])
+    if fn is torch._is_all_true:
+        return lambda valid: wrap_const(True)
+    if fn is record_function.__enter__:
+        return lambda held: held
+    if fn is record_function.__exit__:
+        return lambda *raised: wrap_const(None)
     return original(fn, *args, **kwargs)
 
 

@@ -19,7 +19,7 @@ from thunder.core.interpreter import wrap_const
 from thunder.core.symbol import Symbol
 from thunder.core.utils import is_hashable
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 from thunder_fuser.frontends.thunder.torch_functions import symbol_of
 
 Function = Callable[..., Any]
@@ -33,7 +33,7 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, which takes torch's keywords, or None."""
     found = original(fn, *args, **kwargs)
-    if found is None or not kwargs or not is_patched() or not is_hashable(fn):
+    if found is None or not kwargs or not is_hashable(fn):
         return found
     symbol = _symbol(fn)
     if symbol is None:

@@ -26,7 +26,7 @@ from thunder.core.transforms import augmented_forward_impls, backward_impls
 from thunder.executors.torchex import _always_executable, ex
 from torch._ops import OpOverloadPacket
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
@@ -39,7 +39,7 @@ _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if not (isinstance(fn, _BUILTIN) and is_patched() and _name(fn)):
+    if not (isinstance(fn, _BUILTIN) and _name(fn)):
         return original(fn, *args, **kwargs)
     context = jit_ext.get_jit_ctx()
     if fn in context._executor_lookasides or fn in context.ad_hoc_executor._lookasides:
