@@ -157,8 +157,13 @@ def test_a_mask_that_wants_a_gradient(name: str, mask: Callable[..., torch.Tenso
 
 def test_a_mask_without_gradient_in_a_program_with_gradients() -> None:
     compiled = jit(lambda q, k, v, table: attended(attn_mask=computed(table.detach()))(q, k, v))
-    compiled(*operands(torch.float64), torch.ones(7, dtype=torch.float64, requires_grad=True))
+    inputs = (*operands(torch.float64), torch.ones(7, dtype=torch.float64, requires_grad=True))
+    compiled(*inputs)
     assert FORWARD in calls(compiled)
+    with torch.no_grad():
+        compiled = jit(lambda q, k, v, table: ATTENTIONS["call"](q, k, computed(table)))
+        compiled(*inputs)
+    assert "fuser_attention" in calls(compiled)
 
 
 @pytest.mark.parametrize("trains_mask", [False, True], ids=["constant", "trained"])

@@ -38,7 +38,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import wants_gradient
 from thunder_fuser.frontends.thunder.autograd.on_shards import Heads, heads_of
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites.attention import attention
@@ -139,7 +139,7 @@ def _is_one_call(call: Attention) -> bool:
     if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):
         return False
     # Not all of torch's backends return the gradient of a mask.
-    constant = mask is None or not requires_gradient(mask)
+    constant = mask is None or not wants_gradient(mask)
     numbers = isinstance(call.dropout_p, int | float) and isinstance(call.is_causal, bool)
     return constant and numbers and not (call.is_causal and mask is not None)
 

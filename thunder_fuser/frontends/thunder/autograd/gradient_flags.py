@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from itertools import chain
 
 from thunder.core import dtypes
+from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, get_tracectx
@@ -32,6 +33,13 @@ def requires_gradient(x: TensorProxy) -> bool:
     if names is None:
         names = set() if trace is None else _trained(chain.from_iterable(trace.scopes))
     return x.name in names
+
+
+def wants_gradient(x: TensorProxy) -> bool:
+    """True if `x` requires a gradient where gradients are enabled, or computed right now."""
+    data = get_compile_data()
+    is_enabled = data is None or data.is_grad_enabled or _differentiated.get() is not None
+    return is_enabled and requires_gradient(x)
 
 
 @contextmanager
