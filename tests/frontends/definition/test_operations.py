@@ -235,7 +235,7 @@ MISTAKES: dict[str, tuple[Callable[[FusionDefinition, Tensor], Any], type[Except
     "dims": (lambda fd, x: fd.ops.permute(x, [0, 0]), FuserValueError, "not a permutation"),
     "float dims": (lambda fd, x: fd.ops.permute(x, [0.0, 1]), FuserTypeError,
         "dims: expected an integer, got float: 0.0"),
-    "no dims": (lambda fd, x: fd.ops.permute(x), FuserTypeError, "missing 1 required positional"),
+    "no dims": (lambda fd, x: fd.ops.permute(x), FuserTypeError, "permute: missing a required"),
     "no list": (lambda fd, x: fd.ops.squeeze(x, 0), FuserTypeError,
         "dims: expected a list of integers, got int"),
     "elements": (lambda fd, x: fd.ops.reshape(x, [5, 5]), FuserValueError, "24 elements become 25"),
@@ -272,7 +272,7 @@ MISTAKES: dict[str, tuple[Callable[[FusionDefinition, Tensor], Any], type[Except
     "full of a tensor": (lambda fd, x: fd.ops.full([3], x, FLOAT), FuserTypeError,
         "fill_value: expected a number or a 0-dim tensor"),
     "an unknown keyword": (lambda fd, x: fd.ops.relu(x, inplace=True), FuserTypeError,
-        "relu() got an unexpected keyword argument 'inplace'"),
+        "relu: got an unexpected keyword argument 'inplace'"),
     "alias of another dtype": (
         lambda fd, x: fd.add_output(fd.ops.cast(x, DataType.Half), x), FuserValueError,
         "dtype and rank must agree"),
