@@ -25,7 +25,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.reference import moved
+from thunder_fuser.ir.reference_moves import moved
 
 NOTHING = -1
 

@@ -71,6 +71,17 @@ def test_scalars_are_rounded_to_the_operand_dtype() -> None:
     assert exact.tolist() == [0.1, 0.1, 0.1]
 
 
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 0.25, 2, -1])
+def test_powers_by_numbers_are_torch_s(exponent: float) -> None:
+    """The square root of -inf is NaN, its other powers are not."""
+    b = FusionBuilder()
+    b.output(b.pointwise("pow", b.tensor([5], D.Float), exponent))
+    x = torch.tensor([-math.inf, -0.0, -1.0, 2.0, math.inf])
+    for double in (False, True):
+        base = x.double() if double else x
+        torch.testing.assert_close(run(b, x, double=double), base**exponent, equal_nan=True)
+
+
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts_are_torch_s(source: DataType) -> None:
     rng = random.Random(source.name)

@@ -23,7 +23,7 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.reference import moved
+from thunder_fuser.ir.reference_moves import moved
 from thunder_fuser.ir.view_programs import simplified, view_name
 
 FILL = -7

@@ -41,7 +41,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.reference import Evaluator, gathered, moved
+from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.ir.reference_moves import gathered, moved
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.pointwise import Fact
 

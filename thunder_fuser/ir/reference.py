@@ -17,19 +17,10 @@ from typing import NamedTuple
 
 import torch
 
-from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.domain import (
-    Expand,
-    Merge,
-    NewBroadcast,
-    Reorder,
-    Resize,
-    Split,
-    Squeeze,
-    Transform,
     constant_if_known,
     dense_strides,
-    replay,
     static,
 )
 from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
@@ -54,8 +45,9 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.reference_moves import gathered, moved
 from thunder_fuser.ir.reference_uint64 import ON_UINT64, TOP_BIT
-from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans
+from thunder_fuser.ir.tables import opaque, pointwise, random, reductions, scans
 
 
 class Results(NamedTuple):
@@ -270,9 +262,8 @@ class Evaluator:
         """The row's function on such operands, converted to the output's dtype."""
         op = pointwise.lookup(expr.op)
         types = op.operand_dtypes(pointwise.operands_of(expr.inputs))
-        function: Callable[..., torch.Tensor] = op.reference
-        if types[-1] is DataType.UInt64:
-            function = ON_UINT64.get(expr.op, function)
+        constant = [isinstance(v, Scalar) and v.is_constant for v in expr.inputs]
+        function = pointwise_function(expr.op, types, constant)
         raw = types[0] if op.rule is pointwise.Rule.CAST else compute_dtype(expr.output.dtype)
         return self.convert(function(*operands), raw, expr.output.dtype)
 
@@ -333,64 +324,24 @@ class Evaluator:
         return self.to_carrier(found.to(self.torch_dtype(expr.output.dtype)))
 
 
+def pointwise_function(
+    name: str, types: Sequence[DataType], constant: Sequence[bool]
+) -> Callable[..., torch.Tensor]:
+    """Return what computes a pointwise operation, on carriers of operands of these types, of which
+    some are constants: torch has kernels for some constant exponents (`pointwise.POWERS`), in which
+    infinities have other powers.
+    """
+    function: Callable[..., torch.Tensor] = pointwise.lookup(name).reference
+    if types[-1] is DataType.UInt64:
+        return ON_UINT64.get(name, function)
+    if name == "pow" and types[0].is_floating and constant[1]:
+        return lambda base, exponent: torch.pow(base, exponent.item())
+    return function
+
+
 def _wrapped(value: int, dtype: DataType) -> int:
     """`value` in two's complement of the dtype's width, as a C++ conversion does it."""
     bits = 8 * dtype.itemsize
     value &= (1 << bits) - 1
     negative = not dtype.is_unsigned and value >> (bits - 1)
     return value - (1 << bits) if negative else value
-
-
-# ---- data moved
-
-
-def gathered(expr: GatherOp, value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """`value`, of the input's sizes, read at the index; FuserIndexError for one out of bounds."""
-    extent, index = value.shape[expr.dim], index.to(torch.int64)
-    outside = index[(index < 0) | (index >= extent)]
-    if outside.numel():
-        raise FuserIndexError(f"{expr}: index {int(outside[0])} {indexing.bounds_text(extent)}")
-    return indexing.lookup(expr.op).reference(value, expr.dim, index)
-
-
-def moved(value: torch.Tensor, view: TensorView, fill: torch.Tensor | None) -> torch.Tensor:
-    """`value`, of the root's sizes, transformed to the logical sizes."""
-    dims = view.domain.root
-    for step in view.domain.transforms:
-        dims = replay(dims, (step,))
-        value = _step(value, step, tuple(static(d.size) for d in dims), fill)
-    return value
-
-
-def _step(
-    x: torch.Tensor, step: Transform, sizes: tuple[int, ...], fill: torch.Tensor | None
-) -> torch.Tensor:
-    match step:
-        case Split() | Merge():
-            return x.reshape(sizes)
-        case Resize(axis, left, right):
-            return _resized(x, axis, static(left), static(right), fill)
-        case NewBroadcast(axis):
-            return x.unsqueeze(axis)
-        case Squeeze(axis):
-            return x.select(axis, 0)
-        case Expand():
-            return x.expand(sizes)
-        case Reorder(order):
-            return x.permute(order)
-
-
-def _resized(
-    x: torch.Tensor, axis: int, left: int, right: int, fill: torch.Tensor | None
-) -> torch.Tensor:
-    size = x.shape[axis]
-    begin, end = max(0, -left), min(size, size + right)
-    if left <= 0 and right <= 0:
-        return x.narrow(axis, begin, end - begin)
-    shape = list(x.shape)
-    shape[axis] = size + left + right
-    # Without a fill (the slack of a strided slice) the padding is never read.
-    out = x.new_zeros(shape) if fill is None else fill.expand(shape).clone()
-    if begin < end:
-        out.narrow(axis, begin + left, end - begin).copy_(x.narrow(axis, begin, end - begin))
-    return out

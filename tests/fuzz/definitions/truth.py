@@ -14,8 +14,8 @@ from tests.fuzz.definitions.meanings import MEANINGS
 from tests.fuzz.definitions.program import Ref, Step
 from thunder_fuser.ir.dtypes import DataType, Operand, compute_dtype, of_number
 from thunder_fuser.ir.fusion import TensorView, Val
-from thunder_fuser.ir.reference import Evaluator
-from thunder_fuser.ir.reference_uint64 import ON_UINT64, TOP_BIT
+from thunder_fuser.ir.reference import Evaluator, pointwise_function
+from thunder_fuser.ir.reference_uint64 import TOP_BIT
 from thunder_fuser.ir.tables import opaque, pointwise, random, reductions, scans
 
 _RANDOM = ("uniform", "normal", "bernoulli", "rand_like", "randn_like")
@@ -94,8 +94,8 @@ def _pointwise(evaluator: Evaluator, step: Step, made: Val, vals: Vals, numbers:
         evaluator.convert(x, kind.dtype, dtype)
         for x, kind, dtype in zip(values, kinds, types, strict=True)
     ]
-    is_uint64 = types[-1] is DataType.UInt64
-    function = ON_UINT64.get(step.op, row.reference) if is_uint64 else row.reference
+    constant = [not isinstance(x, Ref) for x in step.args]
+    function = pointwise_function(step.op, types, constant)
     raw = compute_dtype(made.dtype)
     return _stored(evaluator, evaluator.convert(function(*operands), raw, made.dtype), made.dtype)
 

@@ -37,7 +37,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.reference import Evaluator, gathered, moved
+from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.ir.reference_moves import gathered, moved
 from thunder_fuser.ir.tables import opaque, pointwise, reductions, scans
 from thunder_fuser.ir.tables.call_shapes import Shaped
 from thunder_fuser.ir.tables.pointwise import PRODUCTS, SUMS, Fact
