@@ -46,6 +46,15 @@ def beside_updates(x: Tensor, w: Tensor) -> Sequence[Tensor]:
     return b, c, rows, others, x
 
 
+def of_names_before_an_update(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    """All names of what an update gives a history have it: earlier results in place, and views."""
+    other, row, held = x * 3, x[0], x.detach()
+    same = x.mul_(0.5)
+    before = same * 2
+    x.add_(w)
+    return same.prod(), row * 2, held * 2, before, other, row
+
+
 def of_zero_derivative(x: Tensor, w: Tensor) -> Sequence[Tensor]:
     return (x @ w).floor(), x.floor()
 
@@ -56,6 +65,7 @@ PROGRAMS = [
     without_grad,
     of_comparisons_and_numbers,
     beside_updates,
+    of_names_before_an_update,
     of_zero_derivative,
 ]
 

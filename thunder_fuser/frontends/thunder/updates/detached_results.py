@@ -8,7 +8,7 @@ requires gradients; the others are left out when results are connected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.aliases import targets
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets, updates
+from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.updates.seen_updates import detaches
 from thunder_fuser.frontends.thunder.updates.updated_arguments import returned_by, returning
 
@@ -33,17 +34,39 @@ def detached_results(trace: TraceCtx) -> tuple[int, ...]:
     one, but by calls that are detached.
     """
     returned = returned_by(trace)
-    arguments = (x for x in returned["flat_args"] if isinstance(x, TensorProxy) and x.requires_grad)
-    reached = {x.name for x in arguments}
+    given = [x for x in returned["flat_args"] if isinstance(x, TensorProxy)]
+    reached = {x.name for x in given if x.requires_grad}
+    memory = _memories(trace)
+    sharing: dict[str, set[str]] = {}
+
+    def note(tensors: Iterable[TensorProxy]) -> None:
+        for x in tensors:
+            sharing.setdefault(memory(x.name), set()).add(x.name)
+
+    note(given)
     for symbol in trace.bound_symbols[:-1]:
-        if not detaches(symbol) and any(x.name in reached for x in symbol.flat_proxy_args):
-            reached.update(x.name for x in symbol.flat_proxy_outs if _has_gradient(x))
-            reached.update(targets(symbol))
+        if detaches(symbol):
+            continue
+        outs = list(filter(_has_gradient, symbol.flat_proxy_outs))
+        note(outs)
+        if any(x.name in reached for x in symbol.flat_proxy_args):
+            reached.update(x.name for x in outs)
+            # A tensor that is updated, and views of it, depend on what they did not when they were
+            # made.
+            for target in targets(symbol):
+                reached |= {target, *sharing.get(memory(target), ())}
     return tuple(
         k
         for k, x in enumerate(returned["output"])
         if isinstance(x, TensorProxy) and x.name not in reached
     )
+
+
+def _memories(trace: TraceCtx) -> Callable[[str], str]:
+    """Return what names the memory of a tensor: its own name where nothing is updated."""
+    if not any(map(updates, trace.bound_symbols)):
+        return str
+    return Aliases(trace, Recorded(trace, {})).memory
 
 
 def _has_gradient(x: Any) -> bool:
