@@ -52,7 +52,17 @@ def of_names_before_an_update(x: Tensor, w: Tensor) -> Sequence[Tensor]:
     same = x.mul_(0.5)
     before = same * 2
     x.add_(w)
+    with torch.no_grad():
+        other.add_(w)
     return same.prod(), row * 2, held * 2, before, other, row
+
+
+def of_branches(x: Tensor, w: Tensor) -> Sequence[Tensor]:
+    """What the program itself is told."""
+    same = torch.zeros(4, 4)
+    same.add_(w)
+    told = (same.requires_grad, x.requires_grad, same.detach().requires_grad)
+    return [same * 2 if flag else same * 3 for flag in told]
 
 
 def of_zero_derivative(x: Tensor, w: Tensor) -> Sequence[Tensor]:
@@ -66,6 +76,7 @@ PROGRAMS = [
     of_comparisons_and_numbers,
     beside_updates,
     of_names_before_an_update,
+    of_branches,
     of_zero_derivative,
 ]
 

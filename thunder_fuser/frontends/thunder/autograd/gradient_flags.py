@@ -6,7 +6,7 @@ requires a gradient if an operand of its operation does, under torch's grad mode
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain
@@ -17,7 +17,7 @@ from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, get_tracectx
 
-_DETACH = "torch.detach"
+from thunder_fuser.frontends.thunder.claims.targets import targets
 
 _differentiated: ContextVar[Container[str] | None] = ContextVar("differentiated", default=None)
 """The names of results that require gradients, of the trace being differentiated."""
@@ -31,7 +31,7 @@ def requires_gradient(x: TensorProxy) -> bool:
         return True
     names, trace = _differentiated.get(), get_tracectx()
     if names is None:
-        names = set() if trace is None else _trained(chain.from_iterable(trace.scopes))
+        names = set() if trace is None else trained(chain.from_iterable(trace.scopes))
     return x.name in names
 
 
@@ -45,28 +45,46 @@ def wants_gradient(x: TensorProxy) -> bool:
 @contextmanager
 def differentiating(trace: TraceCtx) -> Iterator[None]:
     """A context in which a trace is differentiated."""
-    token = _differentiated.set(_trained(trace.bound_symbols))
+    token = _differentiated.set(trained(trace.bound_symbols))
     try:
         yield
     finally:
         _differentiated.reset(token)
 
 
-def _trained(symbols: Iterable[BoundSymbol]) -> set[str]:
-    """Return the names of results that require gradients, those inside of calls included."""
+def trained(
+    symbols: Iterable[BoundSymbol], memory: Callable[[str], str] = lambda name: name
+) -> set[str]:
+    """Return the names of tensors that require gradients, other than arguments: results, those
+    inside of calls included, and what is updated. `memory` gives tensors that share memory one
+    name: an update that gives a tensor a history gives it to its other names and to its views.
+    """
     names: set[str] = set()
+    sharing: dict[str, set[str]] = {}
 
     def take(symbols: Iterable[BoundSymbol]) -> None:
         for symbol in symbols:
-            if symbol.sym.id == _DETACH:
+            if detaches(symbol):
                 continue
             take(symbol.subsymbols)
-            operands = (p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy))
-            if any(p.requires_grad or p.name in names for p in operands):
-                names.update(p.name for p in symbol.flat_proxy_outs if _is_differentiable(p))
+            operands = [p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy)]
+            made = [p for p in symbol.flat_proxy_outs if _is_differentiable(p)]
+            for x in (*operands, *made):
+                if ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags:
+                    sharing.setdefault(memory(x.name), set()).add(x.name)
+            is_detached = bool(symbol.flat_proxy_outs) and not made
+            if not is_detached and any(p.requires_grad or p.name in names for p in operands):
+                names.update(p.name for p in made)
+                for target in targets(symbol):
+                    names.update(sharing.get(memory(target), {target}))
 
     take(symbols)
     return names
+
+
+def detaches(symbol: BoundSymbol) -> bool:
+    """True for `x.detach()`."""
+    return bool(symbol.sym.id == "torch.detach")
 
 
 def _is_differentiable(x: object) -> bool:

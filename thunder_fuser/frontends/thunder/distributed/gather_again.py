@@ -14,8 +14,8 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
+from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.distributed.collectives import ALL_GATHER, collectives
-from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.origin import is_backward
 
 

@@ -18,9 +18,9 @@ from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.frontends.thunder.autograd.attention import NAMES, Attention
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, role
+from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate, TraceInfo
 from thunder_fuser.frontends.thunder.regions.joint_graph import trace_graph
-from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.origin import is_backward
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
 from thunder_fuser.ir.dag import backward_slice

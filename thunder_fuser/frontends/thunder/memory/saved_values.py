@@ -20,7 +20,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.frontends.thunder.claims.table import TABLE
-from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets
+from thunder_fuser.frontends.thunder.claims.targets import targets
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 from thunder_fuser.frontends.thunder.trace.origin import Recorded, is_backward
 
 

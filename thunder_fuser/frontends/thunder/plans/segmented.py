@@ -20,12 +20,12 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.plans.naming import ComparedByName, Names, Naming
 from thunder_fuser.frontends.thunder.plans.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
-from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.torch_work import work_of
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.liveness import Liveness, Step

@@ -23,13 +23,14 @@ from thunder_fuser.frontends.thunder.claims.table import (
     renamed,
     role,
 )
+from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.regions.formation import (
     Region,
     RegionCandidate,
     TraceInfo,
     region_of,
 )
-from thunder_fuser.frontends.thunder.trace.aliases import Aliases, updates
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 from thunder_fuser.frontends.thunder.trace.origin import is_backward
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of
 from thunder_fuser.runtime.target import planned_for

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from thunder.core import prims
-from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.autograd import attention, convolution
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, renamed
+from thunder_fuser.frontends.thunder.claims.targets import (
+    is_copy_of_torch,
+    is_method,
+    targets,
+)
 from thunder_fuser.frontends.thunder.trace.origin import Recorded, gives_view, results
 from thunder_fuser.segment.regions.joint_graph import Role
 
@@ -36,11 +40,6 @@ SETITEM = "copy_with_setitem_impl"
 """The same for `x[index] = value`."""
 
 _GIVE_NEW_MEMORY = frozenset((*attention.NAMES, *convolution.NAMES, *WRITES, SETITEM))
-
-
-def updates(bsym: BoundSymbol) -> bool:
-    """True if a symbol, or a subsymbol, writes to an existing tensor."""
-    return any(True for _ in targets(bsym))
 
 
 class Aliases:
@@ -152,9 +151,9 @@ class Aliases:
             return
         for part in bsym.subsymbols:
             self._note(part)
-        if _is_copy_of_torch(bsym):
+        if is_copy_of_torch(bsym):
             self._join(self._tensors, bsym.flat_proxy_outs[0].name, bsym.args[1].name)
-        elif claim is None and _is_method(bsym):
+        elif claim is None and is_method(bsym):
             self._join(self._tensors, bsym.flat_proxy_outs[0].name, bsym.flat_proxy_args[0].name)
         elif claim is None and (gives_view(bsym) or _is_unknown(bsym)):
             sources = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
@@ -190,29 +189,6 @@ def _shown(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
             yield from renamed(prim)
         case Role.UPDATE:
             yield from ((out, prim.args[1]) for out in prim.flat_proxy_outs)
-
-
-def targets(bsym: BoundSymbol) -> Iterator[str]:
-    """Yield names of the tensors that a symbol, or a subsymbol, updates in place."""
-    claim = TABLE.get(bsym.sym.id)
-    if _is_copy_of_torch(bsym) or (claim is not None and claim.role is Role.UPDATE):
-        yield bsym.args[1].name
-    elif claim is None and _is_method(bsym):
-        yield from (p.name for p in bsym.flat_proxy_args[:1])
-    for part in bsym.subsymbols:
-        yield from targets(part)
-
-
-def _is_copy_of_torch(bsym: BoundSymbol) -> bool:
-    """True for an in-place copy that is not claimed. It then is an operator of Thunder's torch
-    executor, with a name and neither a primitive's id nor subsymbols.
-    """
-    return bool(bsym.sym.id == prims.copy_.name)
-
-
-def _is_method(bsym: BoundSymbol) -> bool:
-    """True for a call that updates its first argument, and returns it if anything."""
-    return not bsym.subsymbols and OpTags.IN_PLACE in (bsym.sym.tags or ())
 
 
 def _is_unknown(bsym: BoundSymbol) -> bool:

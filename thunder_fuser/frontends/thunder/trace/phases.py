@@ -11,7 +11,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 
-from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.trace.origin import is_backward
 
 _EFFECTS = frozenset({OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.RANDOM_OP})

@@ -8,20 +8,20 @@ requires gradients; the others are left out when results are connected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import thunder
-from thunder.core.dtypes import is_exact_dtype
-from thunder.core.proxies import ProxyTag, TensorProxy
+from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
 
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import trained
+from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets, updates
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
-from thunder_fuser.frontends.thunder.updates.seen_updates import detaches
 from thunder_fuser.frontends.thunder.updates.updated_arguments import returned_by, returning
 
 _DETACHED = "detached results"
@@ -34,27 +34,8 @@ def detached_results(trace: TraceCtx) -> tuple[int, ...]:
     one, but by calls that are detached.
     """
     returned = returned_by(trace)
-    given = [x for x in returned["flat_args"] if isinstance(x, TensorProxy)]
-    reached = {x.name for x in given if x.requires_grad}
-    memory = _memories(trace)
-    sharing: dict[str, set[str]] = {}
-
-    def note(tensors: Iterable[TensorProxy]) -> None:
-        for x in tensors:
-            sharing.setdefault(memory(x.name), set()).add(x.name)
-
-    note(given)
-    for symbol in trace.bound_symbols[:-1]:
-        if detaches(symbol):
-            continue
-        outs = list(filter(_has_gradient, symbol.flat_proxy_outs))
-        note(outs)
-        if any(x.name in reached for x in symbol.flat_proxy_args):
-            reached.update(x.name for x in outs)
-            # A tensor that is updated, and views of it, depend on what they did not when they were
-            # made.
-            for target in targets(symbol):
-                reached |= {target, *sharing.get(memory(target), ())}
+    arguments = (x for x in returned["flat_args"] if isinstance(x, TensorProxy) and x.requires_grad)
+    reached = trained(trace.bound_symbols[:-1], _memories(trace)).union(x.name for x in arguments)
     return tuple(
         k
         for k, x in enumerate(returned["output"])
@@ -65,13 +46,8 @@ def detached_results(trace: TraceCtx) -> tuple[int, ...]:
 def _memories(trace: TraceCtx) -> Callable[[str], str]:
     """Return what names the memory of a tensor: its own name where nothing is updated."""
     if not any(map(updates, trace.bound_symbols)):
-        return str
+        return lambda name: name
     return Aliases(trace, Recorded(trace, {})).memory
-
-
-def _has_gradient(x: Any) -> bool:
-    is_inexact = isinstance(x, TensorProxy) and not is_exact_dtype(x.dtype)
-    return is_inexact and ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags
 
 
 def _insert_alias_updates(

@@ -20,9 +20,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.core.transforms import is_constant_for_vjp
 
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import detaches
 from thunder_fuser.frontends.thunder.updates.effects import effect
-
-_DETACHES = frozenset({"torch.detach"})
 
 
 @dataclass
@@ -97,11 +96,6 @@ def _is_seen(symbol: BoundSymbol) -> bool:
     """True if a symbol, or a subsymbol, is an in-place copy outside of `torch.no_grad()`."""
     copies = (p for p in primitives([symbol]) if p.sym.id is PrimIDs.COPY_)
     return any(copy.kwargs.get("grad_enabled", True) for copy in copies)
-
-
-def detaches(symbol: BoundSymbol) -> bool:
-    """True for `x.detach()`."""
-    return symbol.sym.id in _DETACHES
 
 
 def is_constant(prim: BoundSymbol) -> bool:

@@ -29,8 +29,9 @@ from thunder.core.trace import TraceCtx, from_trace, tracectx
 from thunder.core.utils import Variable
 from thunder.transforms import autodiff
 
+from thunder_fuser.frontends.thunder.claims.targets import targets, updates
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets, updates
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.updates import layouts
 from thunder_fuser.frontends.thunder.updates.effects import effect
