@@ -10,6 +10,7 @@ that nothing has been written to are full of ones (NaNs).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.support import sequential_c_reducers as reducers
 from tests.support.sequential_c_expressions import ExpressionsC
@@ -218,6 +219,19 @@ class SequentialC(ExpressionsC):
         """`outer`: names are declared already."""
         return [line for s in body for line in self._statement(s, outer)]
 
+    def _block(self, head: str, body: ir.Body) -> list[str]:
+        with self._names():
+            return [head, *self._lines(body), "}"]
+
+    @contextmanager
+    def _names(self) -> Iterator[None]:
+        """A scope, at whose end names mean what they meant before."""
+        each_thread, arrays = set(self._each_thread), dict(self._arrays)
+        try:
+            yield
+        finally:
+            self._each_thread, self._arrays = each_thread, arrays
+
     def _statement(self, s: ir.Stmt, outer: bool) -> list[str]:
         match s:
             case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch() | ir.LoadFence():
@@ -284,13 +298,13 @@ class SequentialC(ExpressionsC):
                 return [f"for (int i_ = 0; i_ < {s.width}; ++i_) ({place})[i_] = {source}[i_];"]
             case ir.If():
                 tests = " && ".join(map(self._of, s.tests))
-                lines = [f"if ({tests}) {{", *self._lines(s.body), "}"]
-                other = ["else {", *self._lines(s.otherwise), "}"] if s.otherwise else []
-                return lines + other
+                lines = self._block(f"if ({tests}) {{", s.body)
+                return lines + (self._block("else {", s.otherwise) if s.otherwise else [])
             case ir.Loop():
-                return [self._loop_head(s), *self._lines(s.body), "}"]
+                with self._names():
+                    return [self._loop_head(s), *self._lines(s.body), "}"]
             case ir.Scope():
-                return ["{", *self._lines(s.body), "}"]
+                return self._block("{", s.body)
             case ir.TileStore():
                 row, column, source = map(self._of, (s.row, s.column, s.source))
                 inner = f"sizeof *{source} / sizeof **{source}"
