@@ -291,6 +291,7 @@ def as_python(value: Number, dtype: DataType) -> Number:
         return bool(value)
     if not math.isfinite(value):
         raise FuserValueError(f"constant {value} cannot be a {dtype!r}: it is no integer")
-    if not -(2**63) <= value < 2 ** (64 if dtype.is_unsigned else 63):
+    # A number without a dtype is an Int, until it is cast to an unsigned, float or complex one.
+    if not -(2**63) <= value < 2**64:
         raise FuserValueError(f"constant {value} cannot be a {dtype!r}: it has more than 64 bits")
     return int(value)
