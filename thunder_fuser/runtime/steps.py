@@ -18,6 +18,7 @@ from thunder_fuser.analysis.aliases import View
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import reference
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp, TensorView
+from thunder_fuser.ir.reference_moves import moved
 from thunder_fuser.ir.tables import opaque
 from thunder_fuser.runtime.host.pages import ask_for_huge_pages
 from thunder_fuser.runtime.target import Launch
@@ -203,7 +204,7 @@ def tensor(slot: Slot, view: TensorView | None) -> Read:
     they are applied to the tensor that is bound to it.
     """
     if view is not None and view.domain.transforms:
-        return lambda values: reference.moved(values[slot], view, None)
+        return lambda values: moved(values[slot], view, None)
     return lambda values: values[slot]
 
 
