@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,17 @@ READS = (
     "for parameter in self.parameters():\n    y = y * parameter.mean() + parameter.sum()",
     "y = y * self.weight + self.mean",
 )
+MERGES = (
+    "y = y + (lambda *a, **k: sum(a) + sum(k.values()))(*{list}, **{table})",
+    "y = y + sum([2, *{list}])",
+    "y = y * len([2.0] + {list})",
+    "y = y + sum({{'z': 1, **{table}}}.values())",
+    "y = y + sum(({table} | {{'z': 2}}).values())",
+    "y = y + sum({{key: value + 1 for key, value in {table}.items()}}.values())",
+    "merged = {{'z': 2}}\nmerged.update({table})\ny = y + len(merged)",
+    "joined = [2]\njoined.extend({list})\ny = y + sum(joined)",
+)
+"""Reads of containers as a whole, which may be empty."""
 WRITES = (
     "{count} = ({count} + 1) % 4",
     "{count} = {number}",
@@ -128,6 +139,7 @@ BETWEEN = (
     "handle and handle.remove()",
     "self.extra_parameter = nn.Parameter({values})",
 )
+EMPTIES = ("{list}.clear()", "{table}.clear()", "{list}.extend([{number}, 2])", "{table}['d'] = 3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +156,28 @@ class Program:
 def random_changing_program(seed: int, statements: int = 5, calls: int = 4) -> Program:
     """Return the program of a seed, always the same."""
     draw = random.Random(seed)
-    kinds = [READS, READS, READS, (*WRITES, *IN_FORWARD)]
+    return _program(draw, [READS, READS, READS, (*WRITES, *IN_FORWARD)], BETWEEN, statements, calls)
+
+
+def random_merging_program(seed: int, statements: int = 3, calls: int = 4) -> Program:
+    """Return a program that merges containers, which are empty in some of its calls."""
+    return _program(random.Random(seed), [MERGES], EMPTIES, statements, calls)
+
+
+def _program(
+    draw: random.Random,
+    kinds: Sequence[tuple[str, ...]],
+    between: tuple[str, ...],
+    statements: int,
+    calls: int,
+) -> Program:
     lines = [_statement(draw, draw.choice(kinds)) for _ in range(statements)]
     begin = ["global COUNT, KIND, TENSOR", "y = torch.tanh(x)"]
     body = _indented([*begin, *lines, "return y / (1 + y.abs()) + x"])
     forward = textwrap.indent("\n".join(["def forward(self, x, options):", *body]), "    ")
     changes = [
         "\n".join(
-            _statement(draw, draw.choice([WRITES, BETWEEN])) for _ in range(draw.randint(0, 3))
+            _statement(draw, draw.choice([WRITES, between])) for _ in range(draw.randint(0, 3))
         )
         for _ in range(calls)
     ]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import thunder_fuser
-from tests.frontends.thunder.changing_programs import faults, random_changing_program
+from tests.frontends.thunder.changing_programs import (
+    faults,
+    random_changing_program,
+    random_merging_program,
+)
 from tests.frontends.thunder.programs import jit
 from tests.support.seeds import blocks
 
@@ -16,6 +20,14 @@ def test_changes_between_calls_are_followed(first: int) -> None:
     """Without fuel: what is guarded does not depend on what is fused."""
     for seed in range(first, first + 10):
         program = random_changing_program(seed)
+        with thunder_fuser.options(fuel=0):
+            assert not (found := faults(program, jit)), f"{found}\n{program}"
+
+
+@blocks(100, 10, always=10)
+def test_merged_containers_may_be_empty(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = random_merging_program(seed)
         with thunder_fuser.options(fuel=0):
             assert not (found := faults(program, jit)), f"{found}\n{program}"
 

@@ -258,7 +258,8 @@ def convolution(o: Operands, a: Attributes) -> Results:
     if any(isinstance(size, int) and size < 1 for size in sizes):
         raise FuserValueError(
             f"the weight's window of {list(weight.shape[2:])} does not fit into the input of "
-            f"{list(x.shape[2:])}, padded by {list(pads)}: the result would have sizes {sizes}"
+            f"{list(x.shape[2:])}, padded by {list(pads)}: the result would have sizes {sizes}; "
+            "pad more, or dilate less"
         )
     channels = weight.shape[1] * a["groups"] if a["transposed"] else weight.shape[0]
     return (Shaped((x.shape[0], channels, *sizes), dtype),)

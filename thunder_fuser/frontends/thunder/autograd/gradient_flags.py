@@ -31,7 +31,7 @@ def requires_gradient(x: TensorProxy) -> bool:
         return True
     names, trace = _differentiated.get(), get_tracectx()
     if names is None:
-        names = set() if trace is None else trained(chain.from_iterable(trace.scopes))
+        names = set() if trace is None else requiring_gradients(chain.from_iterable(trace.scopes))
     return x.name in names
 
 
@@ -45,14 +45,14 @@ def wants_gradient(x: TensorProxy) -> bool:
 @contextmanager
 def differentiating(trace: TraceCtx) -> Iterator[None]:
     """A context in which a trace is differentiated."""
-    token = _differentiated.set(trained(trace.bound_symbols))
+    token = _differentiated.set(requiring_gradients(trace.bound_symbols))
     try:
         yield
     finally:
         _differentiated.reset(token)
 
 
-def trained(
+def requiring_gradients(
     symbols: Iterable[BoundSymbol], memory: Callable[[str], str] = lambda name: name
 ) -> set[str]:
     """Return the names of tensors that require gradients, other than arguments: results, those

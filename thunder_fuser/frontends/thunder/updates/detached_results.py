@@ -17,7 +17,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
 
-from thunder_fuser.frontends.thunder.autograd.gradient_flags import trained
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import requiring_gradients
 from thunder_fuser.frontends.thunder.claims.targets import updates
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
@@ -35,7 +35,9 @@ def detached_results(trace: TraceCtx) -> tuple[int, ...]:
     """
     returned = returned_by(trace)
     arguments = (x for x in returned["flat_args"] if isinstance(x, TensorProxy) and x.requires_grad)
-    reached = trained(trace.bound_symbols[:-1], _memories(trace)).union(x.name for x in arguments)
+    reached = requiring_gradients(trace.bound_symbols[:-1], _memories(trace)).union(
+        x.name for x in arguments
+    )
     return tuple(
         k
         for k, x in enumerate(returned["output"])
