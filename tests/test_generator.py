@@ -12,7 +12,7 @@ from tests.support import oracle
 from tests.support.generator import Case, random_case
 from tests.support.hash_seeds import printed_under_any
 from tests.support.inputs import contiguity
-from thunder_fuser.ir import reference
+from thunder_fuser.ir import reference, reference_moves
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val
@@ -190,9 +190,9 @@ def passes(case: Case) -> bool:
 
 def test_wrong_views_are_found(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     """A pad or slice off by one, where the element exists."""
-    resized = reference._resized
+    resized = reference_moves._resized
     monkeypatch.setattr(
-        reference,
+        reference_moves,
         "_resized",
         lambda x, axis, left, right, fill: resized(x.roll(1, axis), axis, left, right, fill),
     )
