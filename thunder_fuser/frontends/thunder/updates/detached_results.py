@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import thunder
+import torch
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
@@ -83,26 +84,34 @@ def _connect(
     backward_fn: Callable[..., Any],
     **rest: Any,
 ) -> None:
-    """Connect all other results to autograd; the backward is given no gradient of these."""
+    """Connect all other results to autograd; the backward is given zeros for these, as torch gives
+    for results that nothing reads: the one of `torch.min(x, 1)` reads both its results' gradients.
+    """
     marks = [k for k, x in enumerate(flat_output) if isinstance(x, str) and x == _DETACHED]
     if not marks:
         original(flat_output=flat_output, backward_fn=backward_fn, **rest)
         return
     detached = flat_output[marks[-1] + 1 :]
     connected = tuple(x for k, x in enumerate(flat_output[: marks[-1]]) if k not in detached)
+    zeros = {k: _zeros_like(flat_output[k]) for k in detached}
 
     def backward(saved: Any, gradients: list[Any]) -> Any:
         every = list(gradients)
         # Thunder's backward empties its lists, so that tensors are freed as it runs.
         gradients.clear()
         for k in detached:
-            every.insert(k, None)
+            every.insert(k, zeros[k])
         return backward_fn(saved, every)
 
     if (known := rest.get("is_differentiable_outputs")) is not None:
         kept = (x for k, x in enumerate(known) if k not in detached)
         rest["is_differentiable_outputs"] = tuple(kept)
     original(flat_output=connected, backward_fn=backward, **rest)
+
+
+def _zeros_like(x: torch.Tensor) -> torch.Tensor:
+    """Return zeros of one element's memory."""
+    return torch.zeros((), dtype=x.dtype, device=x.device).expand(x.shape)
 
 
 def register() -> None:
