@@ -140,3 +140,18 @@ def test_numbers_are_rounded_whatever_the_default_device_is() -> None:
     with torch.device("meta"):
         found = compiled(x)
     assert torch.equal(found, (x < 0.7) * (x % 0.7))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+def test_quotients_by_tensors_round_each_step(mode: str, dtype: torch.dtype) -> None:
+    """As torch's kernels, which compute in the dtype of the tensors: 13.8 / 0.629 is 22 in bf16."""
+    torch.manual_seed(0)
+    x, y = (torch.randn(2, 1 << 14) * torch.tensor([[20], [1]])).to(dtype)
+
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [torch.div(x, other, rounding_mode=mode) for other in (y, 0.37, y[:1], y[0])]
+
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor])
+    for found, expected in zip(compiled(x, y), program(x, y), strict=True):
+        assert torch.equal(found, expected)

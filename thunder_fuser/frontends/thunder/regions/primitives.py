@@ -145,7 +145,7 @@ def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[
         wide = unrounded.get(source.name) if isinstance(source, TensorProxy) else None
         if isinstance(source, TensorProxy) and _narrows(source, out):
             unrounded[out.name] = source
-        elif wide is not None and recorded.in_one_call(source.name, out.name):
+        elif wide is not None and recorded.round_once(source.name, out.name):
             prim = prim.from_bsym(args=(wide, dtype))
         yield prim
 

@@ -21,6 +21,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import InFormatOf, LiesAs
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import movement, norms, pointwise, pools
 from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
 from thunder_fuser.ir.fusion import Origin
@@ -60,6 +61,7 @@ class Recorded:
                 self._positions.setdefault((name, is_backward(bsym)), k)
         self._lines: dict[str, Line] = {}
         self._calls: dict[str, int] = {}
+        self._in_steps: set[int | None] = set()
         self._results: set[str] = set()
         self._new: set[str] = set()
         self._row_major: set[str] = set()
@@ -103,7 +105,10 @@ class Recorded:
                 self._leaders.setdefault(new.name, self._leaders[old.name])
 
     def _note_call(self, bsym: BoundSymbol) -> None:
-        self._calls.update(dict.fromkeys(_given(bsym), len(self._calls)))
+        number = len(self._calls)
+        self._calls.update(dict.fromkeys(_given(bsym), number))
+        if _rounds_each_step(bsym):
+            self._in_steps.add(number)
         results = [p.name for p in bsym.flat_proxy_outs]
         if bsym.sym is norms.BATCH_NORM:
             results = results[:1]
@@ -142,6 +147,12 @@ class Recorded:
         """True if one call of the user's defines all of these values, itself or in subsymbols."""
         calls = {self._calls.get(self.first_name(name)) for name in names}
         return len(calls) == 1 and None not in calls
+
+    def round_once(self, *names: str) -> bool:
+        """True if torch does not round between these values, because one kernel computes both."""
+        return self.in_one_call(*names) and not any(
+            self._calls.get(self.first_name(name)) in self._in_steps for name in names
+        )
 
     def is_result(self, name: str) -> bool:
         """True if a value is the result of a call of the user's."""
@@ -292,6 +303,19 @@ def _raises_number(bsym: BoundSymbol) -> bool:
     return bsym.sym.id == "torch.pow" and not isinstance(bsym.args[0], TensorProxy)
 
 
+def _rounds_each_step(bsym: BoundSymbol) -> bool:
+    """True for quotients rounded to integers whose kernel computes step by step in the dtype of
+    16-bit floats: those by a tensor. By a number, or one element of a CPU, it computes in fp32.
+    """
+    if bsym.sym.id not in _QUOTIENTS or len(bsym.args) < 2:
+        return False
+    divisor = bsym.args[1]
+    if not isinstance(divisor, TensorProxy):
+        return False
+    return divisor.device.type != "cpu" or not is_static(divisor.shape) or divisor.numel != 1
+
+
+_QUOTIENTS = ("torch.div", "torch.floor_divide", pointwise.TRUNC_DIVIDE.id)
 _IN_ANOTHER_ORDER = frozenset(
     f"torch.{name}"
     for name in (
