@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import prims
+from thunder.core import dtypes, prims
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import _copy_with_setitem_grad
@@ -35,6 +35,10 @@ def _setitem(x: TensorProxy, index: Any, value: Any) -> TensorProxy:
         part = _read(g, index, into)
         # Torch writes a value without its leading ones.
         ones = value.ndim - len(stripped(value.shape, part.ndim))
+        if into.mask is not None and into.points is not None:
+            axis = into.points + value.ndim - part.ndim
+            count = value.shape[axis] if axis >= 0 else 1
+            part = _chosen(part, into.points, mask_in(index), count)
         put_to(value, ltorch.reshape(part, ((1,) * ones + tuple(part.shape))))
     return result
 
@@ -53,6 +57,17 @@ def _read(g: TensorProxy, index: object, into: Region) -> TensorProxy:
     if not parts:
         return ltorch.zeros(*into.sizes, dtype=g.dtype, device=g.device)
     return parts[0] if len(parts) == 1 else ltorch.cat(parts, into.points)
+
+
+def _chosen(g: TensorProxy, axis: int, mask: TensorProxy, count: int) -> TensorProxy:
+    """Return the places along an axis where the mask is true, if `count` values were written to
+    them one by one, and not one to all.
+    """
+    if count == 1:
+        return g
+    unchosen = ltorch.to(ltorch.reshape(ltorch.logical_not(mask), (-1,)), dtypes.uint8)
+    order = ltorch.argsort(unchosen, 0, False, stable=True)
+    return ltorch.index_select(g, axis, order[:count])
 
 
 def _part(g: TensorProxy, box: Box, into: Region, chosen: range) -> TensorProxy:
