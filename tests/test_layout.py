@@ -41,7 +41,7 @@ LAYERS = (
 # The same of the files and folders of the Thunder frontend.
 LAYERS_OF_THUNDER = (
     *("remembered", "jit_options", "fuel", "claims", "composites", "autograd"),
-    *("torch_functions", "numbers", "as_in_torch", "lookasides"),
+    *("torch_functions", "opaque_calls", "numbers", "as_in_torch", "lookasides"),
     *(
         "trace",
         "patches",

@@ -48,6 +48,7 @@ CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
         x.sigmoid(), y.sigmoid(), weight=y.new_full((6,), 1.5)
     ),
     "gaussian": lambda x, y: F.gaussian_nll_loss(x, y, F.softplus(y), full=True),
+    "gaussian of one row": lambda x, y: F.gaussian_nll_loss(x, y[:1], F.softplus(y[:1])),
     "margins": lambda x, y: F.margin_ranking_loss(x, y, torch.sign(x.detach()), margin=0.5),
     "hinge": lambda x, y: F.hinge_embedding_loss(x * y, torch.sign(y.detach())),
     "kl_div": lambda x, y: F.kl_div(x, y.softmax(-1), reduction="batchmean"),

@@ -104,5 +104,3 @@ def test_what_a_trace_cannot_have() -> None:
         jit(lambda x: x.repeat_interleave(REPEATS, 0))(x)
     with pytest.raises(NotImplementedError, match="triu_indices"):
         jit(lambda x: torch.combinations(x.flatten().repeat(20)))(x)
-    with pytest.raises(NotImplementedError, match="scale the rows"):
-        jit(lambda x, w: x.cov(aweights=w))(x, torch.ones(6))

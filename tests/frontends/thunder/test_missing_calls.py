@@ -68,8 +68,9 @@ def test_new_tensors() -> None:
         ]
 
     check(program, torch.randn(4, 4))
-    with pytest.raises(NotImplementedError, match="two numbers and an int"):
-        jit(lambda x: torch.linspace(x.sum(), 1, 3))(torch.ones(3))
+    check(lambda x: torch.linspace(x.sum(), 1, 3) * x, torch.randn(3, requires_grad=True))
+    with pytest.raises(NotImplementedError, match="tensors of one, and an int"):
+        jit(lambda x: torch.linspace(x, 1, 3))(torch.ones(3))
 
 
 def test_dropout_in_place() -> None:

@@ -94,6 +94,7 @@ DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "normal_": (lambda x: x.normal_(2.0, std=3.0), 2.0, 3.0),
     "bernoulli_": (lambda x: x.bernoulli_(0.25), 0.25, 3**0.5 / 4),
     "exponential_": (lambda x: x.exponential_(2.0), 0.5, 0.5),
+    "geometric_": (lambda x: x.geometric_(0.5), 2.0, 2**0.5),
     "log_normal_": (lambda x: x.log_normal_(0.0, 0.5), 1.133, 0.604),
 }
 
@@ -115,6 +116,13 @@ def test_updates_with_random_numbers(name: str) -> None:
         assert abs(found.std() - deviation) < 0.05
     assert torch.equal(torch.autograd.grad(scaled.sum(), x)[0], noise)
     assert not torch.equal(noise, drawn)
+
+
+def test_cauchy_numbers() -> None:
+    """They have no mean; their quartiles are at one scale from the median."""
+    drawn = jit(lambda x: x.cauchy_(2.0, 3.0))(torch.zeros(100_000))
+    quartiles = drawn.quantile(torch.tensor([0.25, 0.5, 0.75]))
+    torch.testing.assert_close(quartiles, torch.tensor([-1.0, 2.0, 5.0]), atol=0.1, rtol=0)
 
 
 def test_generators_are_refused() -> None:

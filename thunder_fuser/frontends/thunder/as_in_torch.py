@@ -13,8 +13,10 @@ losses of classes, which it does not compute for integers either.
 *Batch norms of empty tensors*, which leave the running statistics unchanged in torch, and norms of
 one value, which torch refuses.
 
+*Instance norms with running statistics*, of which Thunder updates copies.
+
 *Arguments that Thunder does not know*: variances by `unbiased`, `to` and `copy_` with
-`non_blocking`, copies of numbers, `index_add` with `alpha`.
+`non_blocking`, copies of numbers, `index_add` with `alpha`, dimension 0 of a tensor of none.
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
@@ -25,11 +27,13 @@ one value, which torch refuses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
@@ -37,6 +41,7 @@ from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, padding
+from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -182,13 +187,17 @@ def _embedding(
 
 
 def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take `(x, unbiased)` and `(x, dim, unbiased, keepdim)`, also by keyword."""
+    """Take `(x, unbiased)` and `(x, dim, unbiased, keepdim)`, also by keyword; a correction of None
+    is the usual one.
+    """
     given = dict(zip(("dim", "unbiased", "keepdim"), args, strict=False))
     if type(given.get("dim")) is bool:
         given = {"unbiased": given["dim"]}
     given |= kwargs
     if (unbiased := given.pop("unbiased", None)) is not None:
         given["correction"] = int(unbiased)
+    if given.get("correction", 1) is None:
+        del given["correction"]
     return symbol(x, **given)
 
 
@@ -213,6 +222,37 @@ def _batch_norm(
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
+def _instance_norm(
+    symbol: Symbol,
+    input: Any,
+    running_mean: TensorProxy | None = None,
+    running_var: TensorProxy | None = None,
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> TensorProxy:
+    """Update the running statistics by the means over the batch of those of its samples. Thunder
+    updates copies of them, one for each sample.
+    """
+    if not use_input_stats or (running_mean is None and running_var is None):
+        before = running_mean, running_var
+        return symbol(input, *before, weight, bias, use_input_stats, momentum, eps)
+    result: TensorProxy = symbol(input, None, None, weight, bias, True, momentum, eps)
+    batch, channels, *rest = input.shape
+    # As the norm itself computes them, so that they are computed once.
+    samples = wide(ltorch.reshape(input, (1, batch * channels, *rest)))
+    dims = (0, *range(2, samples.ndim))
+    variance, mean = ltorch.var_mean(samples, dims, correction=0, keepdim=True)
+    count = math.prod(rest)
+    for running, new in ((running_mean, mean), (running_var, variance * (count / (count - 1)))):
+        if running is not None:
+            new = ltorch.mean(ltorch.reshape(new, (batch, channels)), 0)
+            ltorch._copy_(running, rounded((1 - momentum) * running + momentum * new, running))
+    return result
+
+
 def _group_norm(symbol: Symbol, input: Any, num_groups: int, *args: Any, **kwargs: Any) -> Any:
     """Raise ValueError for one value in each group, which has no variance."""
     if input.ndim > 1 and num_groups > 0:
@@ -228,10 +268,23 @@ def _check_batch_size(x: TensorProxy, shape: Sequence[int]) -> None:
 
 
 def _to(
-    symbol: Symbol, x: Any, *args: Any, non_blocking: Any = False, **kwargs: Any
+    symbol: Symbol,
+    x: Any,
+    *args: Any,
+    non_blocking: Any = False,
+    memory_format: Any = None,
+    **kwargs: Any,
 ) -> TensorProxy:
-    """Take `non_blocking`, which changes no number: Thunder's copies between devices block."""
-    return symbol(x, *args, **kwargs)
+    """Take `non_blocking`, which changes no number: Thunder's copies between devices block. Flags
+    by position are `non_blocking` and `copy`. Thunder ignores a memory format beside a dtype.
+    """
+    flags = [a for a in args if type(a) is bool]
+    if len(flags) > 1:
+        kwargs["copy"] = flags[1]
+    found: TensorProxy = symbol(x, *(a for a in args if type(a) is not bool), **kwargs)
+    if memory_format in (None, torch.preserve_format):
+        return found
+    return ltorch.contiguous(found, memory_format=memory_format)
 
 
 def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False) -> TensorProxy:
@@ -244,8 +297,26 @@ def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False
 def _index_add(
     symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
 ) -> TensorProxy:
-    """Take `alpha`, a factor of the source."""
-    return symbol(x, dim, index, source if alpha == 1 else ltorch.mul(source, alpha))
+    """Take `alpha`, a factor of the source, and a tensor of no dimensions as one of one element."""
+    added = source if alpha == 1 else ltorch.mul(source, alpha)
+    if not x.ndim and symbol is ltorch.index_add:
+        row = symbol(ltorch.unsqueeze(x, 0), dim, index, ltorch.reshape(added, (-1,)))
+        return ltorch.squeeze(row, 0)
+    return symbol(x, dim, index, added)
+
+
+def _index_put(
+    symbol: Symbol, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> TensorProxy:
+    """Write where masks are true as `x[mask] = values` does, which takes them."""
+    if accumulate or not any(map(_is_bool, indices)):
+        return symbol(x, indices, values, accumulate)
+    return clang.copy_with_setitem(x, tuple(indices), values)
+
+
+def _squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
+    """Take the one dimension that torch sees in a tensor of none."""
+    return symbol(x) if not x.ndim and dim in (0, -1) else symbol(x, dim)
 
 
 def _is_empty(x: Any) -> bool:
@@ -274,12 +345,15 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "pad": padding.pad,
     "repeat_interleave": gathers.repeat_interleave,
     "embedding": _embedding,
+    "index_put": _index_put,
+    "squeeze": _squeeze,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
     "nll_loss": _nll_loss,
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
     "std": _variance,
     "var": _variance,
     "var_mean": _variance,

@@ -11,6 +11,8 @@ and aliases of operations are replaced by operations that Thunder decomposes.
 *Numbers as operands of tensors*, which torch rounds to the tensors' dtype, or refuses
 (`numbers.py`).
 
+*`ctc_loss`*, whose result's type Thunder cannot find out.
+
 *Indices of `x[key]`* that are out of range: Thunder's decomposition hides some.
 
 *New tensors* from functions that Thunder does not know.
@@ -53,8 +55,10 @@ from thunder_fuser.frontends.thunder.numbers import (
     number_divided,
     quotient_in_dtype,
 )
+from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, ctc_loss, or_opaque
 from thunder_fuser.frontends.thunder.torch_functions import (
     Function,
+    decomposed,
     named,
     registered,
     symbol_of,
@@ -120,12 +124,16 @@ def lookasides() -> dict[Function, Function]:
             found[theirs] = found[symbol] = _or_whole(function, symbol)
     for name, function in PARTS.items():
         for theirs, symbol in named(name):
-            found[theirs] = found[symbol] = _in_parts(function, symbol)
+            found[theirs] = found[symbol] = _in_parts(function, or_opaque(theirs, symbol))
     found.update(CREATION)
+    found[torch.nn.functional.ctc_loss] = _ctc_loss
     for theirs, symbol in registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
+    for theirs, symbol in decomposed():
+        if theirs not in found:
+            found[theirs] = found[symbol] = or_opaque(theirs, symbol)
     found |= _of_proxies(found)
     found |= {f: partial(_of_types, f) for f in _OF_TYPES}
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
@@ -189,7 +197,7 @@ def _size(x: TensorProxy, dim: int | None = None) -> Any:
     return _shape(x) if dim is None else ltorch.size(x, dim)
 
 
-def _in_parts(function: Function, symbol: Symbol) -> Function:
+def _in_parts(function: Function, symbol: Function) -> Function:
     signature = inspect.signature(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -240,6 +248,12 @@ def _cpu(x: TensorProxy) -> TensorProxy:
 
 
 def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
+    if isinstance(start, TensorProxy):
+        raise NotImplementedError(
+            "narrow from a start that is a tensor: where its view begins depends on a number that "
+            "is not known while the function is traced; give an int, or copy the elements by "
+            f"x.index_select({dim}, start + torch.arange({length}))"
+        )
     if not (type(dim) is int and type(start) is int and type(length) is int):
         raise Unusual
     dim = dim % max(x.ndim, 1)
@@ -267,6 +281,11 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
         parts = (_narrow(x, dim, start, size - start), _narrow(x, dim, 0, start))
         x = ltorch.cat(parts, dim)
     return x
+
+
+def _ctc_loss(*args: Any, **kwargs: Any) -> TensorProxy:
+    loss: TensorProxy = call_opaquely(ctc_loss, "ctc_loss", args, kwargs)
+    return loss
 
 
 def _cross_entropy(

@@ -27,6 +27,8 @@ def _refuse(op: str, x: TensorProxy, index: TensorProxy, dim: object) -> Refusal
         indexing.lookup(op).check_index(data_type(index.dtype))
     except FuserTypeError as error:
         return Refusal("dtype", str(error))
+    if not x.shape:
+        return Refusal("shape", "a tensor of no dimensions has none to index along")
     if isinstance(dim, int) and x.shape[dim] == 0 and 0 not in index.shape:
         return Refusal("empty", "torch raises an error if there is nothing to read from")
     return None

@@ -10,7 +10,7 @@ import torch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
+from thunder_fuser.frontends.thunder.composites.arguments import constant, rounded, wide
 
 
 def _eye(n: int, m: int | None = None, **options: Any) -> TensorProxy:
@@ -23,21 +23,32 @@ def _eye(n: int, m: int | None = None, **options: Any) -> TensorProxy:
 
 
 def _linspace(start: Any, end: Any, steps: int, **options: Any) -> TensorProxy:
-    """Equal steps, those of the second half counted from the end, as in torch."""
+    """Equal steps, those of the second half counted from the end, as in torch. No gradient goes
+    through ends that are tensors.
+    """
     kept = _known("linspace", options)
-    if not all(type(n) in (int, float) for n in (start, end)) or type(steps) is not int:
+    if type(steps) is not int or not all(_is_number(n) for n in (start, end)):
         raise NotImplementedError(
-            f"linspace({start}, {end}, {steps}): expected two numbers and an int; compute it from "
-            "torch.arange"
+            f"linspace({start}, {end}, {steps}): expected two numbers or tensors of one, and an "
+            "int; compute it from torch.arange"
         )
     result = ltorch.zeros(steps, **kept)
     if not dtypes.is_float_dtype(result.dtype):
         raise NotImplementedError(f"linspace of {result.dtype}: ask for floats, and convert them")
-    count = ltorch.to(ltorch.arange(steps, device=result.device), wide(result).dtype)
-    step = (end - start) / max(steps - 1, 1)
-    ascending = start + step * count
-    descending = end - step * ((steps - 1) - count)
+    dtype = wide(result).dtype
+    ends = (
+        ltorch.to(constant(n), dtype) if isinstance(n, TensorProxy) else n for n in (start, end)
+    )
+    first, last = ends
+    count = ltorch.to(ltorch.arange(steps, device=result.device), dtype)
+    step = (last - first) / max(steps - 1, 1)
+    ascending = first + step * count
+    descending = last - step * ((steps - 1) - count)
     return rounded(ltorch.where(count < steps // 2 + (steps == 1), ascending, descending), result)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) or (isinstance(value, TensorProxy) and not value.ndim)
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:

@@ -231,14 +231,19 @@ def _gaussian_nll_loss(
     reduction: str = "mean",
 ) -> TensorProxy:
     """Thunder cannot trace the call, which looks for negative variances. These count as `eps`."""
-    _pair(input, target)
     if not isinstance(var, TensorProxy):
         var = ltorch.full_like(input, var)
-    floats(var)
+    floats(input, target, var)
+    if not input.dtype == target.dtype == var.dtype:
+        raise Unusual
     if var.shape == input.shape[:-1] != input.shape:
         var = ltorch.unsqueeze(var, -1)
-    if var.dtype != input.dtype or var.shape not in (input.shape, (*input.shape[:-1], 1)):
-        raise Unusual
+    pairs = zip(var.shape, input.shape, strict=False)
+    if var.ndim != input.ndim or [n for n, m in pairs if n != m] not in ([], [1]):
+        raise ValueError(
+            f"var has size {tuple(var.shape)}: expected that of the input, "
+            f"{tuple(input.shape)}, without its last dimension, or with 1 in place of one size"
+        )
     # The bound has no part in the gradient.
     variance = var + constant(ltorch.where(var < eps, eps - var, 0.0))
     losses = 0.5 * (ltorch.log(variance) + (input - target) ** 2 / variance)

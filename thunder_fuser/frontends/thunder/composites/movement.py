@@ -80,7 +80,7 @@ def _stacked(axis: int, least: int) -> Callable[[Any], TensorProxy]:
 
 def _ravel(x: TensorProxy) -> TensorProxy:
     known(x)
-    return ltorch.reshape(x, (-1,))
+    return ltorch.contiguous(ltorch.reshape(x, (-1,)))
 
 
 def _sum_to_size(x: TensorProxy, *size: Any) -> TensorProxy:
@@ -300,7 +300,7 @@ def _tile(x: TensorProxy, *dims: Any) -> TensorProxy:
     times = dims[0] if len(dims) == 1 and isinstance(dims[0], Sequence) else dims
     if not all(type(n) is int for n in times):
         raise Unusual
-    return ltorch.repeat(x, *[1] * (x.ndim - len(times)), *times)
+    return ltorch.repeat(x, (*[1] * (x.ndim - len(times)), *times))
 
 
 PARTS: Mapping[str, Callable[..., Any]] = {

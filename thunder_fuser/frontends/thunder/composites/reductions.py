@@ -175,6 +175,7 @@ def _std_mean(
     if isinstance(dim, bool):
         raise Unusual
     axes = listed(x, dim)
+    correction = 1 if correction is None else correction
     deviation = ltorch.std(x, axes, keepdim=keepdim, correction=correction)
     return deviation, ltorch.mean(x, axes, keepdim)
 

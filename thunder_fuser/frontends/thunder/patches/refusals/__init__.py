@@ -1,8 +1,8 @@
 """Calls that a traced function cannot make, which raise before they begin, with the reason."""
 
-from thunder_fuser.frontends.thunder.patches.refusals import refused_calls, unknown_sizes
+from thunder_fuser.frontends.thunder.patches.refusals import refused_calls, unknown_results
 
 PATCHES = (
     refused_calls,
-    unknown_sizes,
+    unknown_results,
 )

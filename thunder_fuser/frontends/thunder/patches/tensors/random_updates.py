@@ -6,6 +6,7 @@ gradient goes. The methods are added to Thunder's torch language.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,11 +47,21 @@ def _exponential(x: Any, lambd: float = 1.0) -> Any:
     return (-torch.log1p(-torch.rand_like(x))).clamp(min=_LEAST) / lambd
 
 
+def _cauchy(x: Any, median: float = 0.0, sigma: float = 1.0) -> Any:
+    return torch.tan(math.pi * (torch.rand_like(x) - 0.5)) * sigma + median
+
+
+def _geometric(x: Any, p: float) -> Any:
+    return torch.ceil(torch.log1p(-torch.rand_like(x)) / math.log1p(-p)).clamp(min=1)
+
+
 _DRAWN: Mapping[str, Function] = {
     "uniform_": _uniform,
     "normal_": lambda x, mean=0.0, std=1.0: torch.randn_like(x) * std + mean,
     "bernoulli_": _bernoulli,
+    "cauchy_": _cauchy,
     "exponential_": _exponential,
+    "geometric_": _geometric,
     "log_normal_": lambda x, mean=1.0, std=2.0: torch.exp(torch.randn_like(x) * std + mean),
 }
 

@@ -27,8 +27,8 @@ from thunder.core.proxies import TensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map
 from torch._ops import OpOverloadPacket
 
+from thunder_fuser.frontends.thunder.opaque_calls import computes
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.torch_calls.unknown_calls import computes
 
 Function = Callable[..., Any]
 

@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.torch_calls import (
     autocast,
     broadcasts,
+    creation_options,
     made_objects,
     named_tuples,
     out_arguments,
@@ -23,6 +24,7 @@ PATCHES = (
     script_functions,
     torch_keywords,
     unknown_calls,
+    creation_options,
     # After unknown calls, some of which it leaves out.
     torch_code,
     # Last, so that it casts the operands of whatever the others call.

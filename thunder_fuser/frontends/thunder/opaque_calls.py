@@ -1,0 +1,250 @@
+"""Opaque calls: torch functions that are recorded as one call, and run in torch.
+
+Such a call stands between two regions. Its result's type is that of torch on tensors without
+values, and its gradient is computed by running it once more under torch's autograd. This requires a
+function that only computes tensors: it changes no operand, returns no view, and draws no random
+numbers.
+
+Functions that Thunder does not know are opaque (`patches/torch_calls/unknown_calls.py`), and those
+that it decomposes are where its decomposition raises: it lacks modes of `interpolate`, averages
+over a part of a window, `gather` from a tensor of no dimensions and much else. Errors of arguments
+that torch does not take either are torch's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial, wraps
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core.prims import OpTags
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import Symbol
+from thunder.core.trace import get_tracectx
+from thunder.core.transforms import augmented_forward_impls, backward_impls
+from thunder.executors.torchex import _always_executable, ex
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Function = Callable[..., Any]
+
+
+def computes(packet: OpOverloadPacket) -> bool:
+    """True if the overloads of an operator return tensors, which share no memory with operands."""
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    schemas = [op._schema for op in overloads if not op._schema.is_mutable]
+    return bool(schemas) and all(
+        schema.returns
+        and all(_is_new(value) for value in schema.returns)
+        and not any(argument.alias_info for argument in schema.arguments)
+        for schema in schemas
+    )
+
+
+def _is_new(value: torch._C.Argument) -> bool:
+    return "Tensor" in str(value.type) and value.alias_info is None
+
+
+def call_opaquely(
+    function: Function, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Record a call of a function, and return its results."""
+    given = tree_flatten((args, kwargs))[0]
+    has_operands = any(isinstance(x, TensorProxy) for x in given)
+    # Gradients are computed of positional arguments.
+    keywords = tuple(k for k, x in kwargs.items() if isinstance(x, TensorProxy))
+    if keywords:
+        function = _by_position(function, len(args), keywords)
+        args = [*args, *(kwargs[k] for k in keywords)]
+        kwargs = {k: x for k, x in kwargs.items() if k not in keywords}
+    return _symbol(function, name, has_operands)(*args, **kwargs)
+
+
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """`torch.nn.functional.ctc_loss`; on tensors without values, where it needs the longest of the
+    targets for its intermediate results, a function with the same types of result and gradient.
+    """
+    if isinstance(log_probs, FakeTensor):
+        losses = log_probs.sum((0, -1))
+        return losses if reduction == "none" else losses.sum()
+    return torch.nn.functional.ctc_loss(
+        log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity
+    )
+
+
+@cache
+def _by_position(function: Function, count: int, keywords: Sequence[str]) -> Function:
+    """Return the function with some keyword arguments after its `count` positional ones."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args[:count], **dict(zip(keywords, args[count:], strict=True)), **kwargs)
+
+    return call
+
+
+@cache
+def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
+    """Return the symbol of a function, with its meta function, its call and its gradient.
+
+    has_operands  tensors are given; without any, and so without gradients, it may draw randomly
+    """
+    meta = ltorch.meta_adaptor(function)
+    id = f"thunder_fuser.torch.{name}" if has_operands else f"thunder_fuser.torch.new.{name}"
+    symbol = Symbol(
+        name=name,
+        meta=ltorch.langctx(ltorch.Languages.TORCH)(meta),
+        id=id,
+        is_prim=True,
+        tags=[OpTags.AUTO_REGISTERED] if has_operands else [OpTags.RANDOM_OP],
+        _module=torch,
+    )
+    called = name if has_operands else f"new_{name}"
+    call = ex.register_operator(called, meta=meta, fn=function, tags=symbol.tags)
+    ex.register_implementation(symbol, call, checker=_always_executable)
+    if has_operands:
+        _differentiate(symbol, call, function)
+    return symbol
+
+
+def _differentiate(symbol: Symbol, call: Symbol, function: Function) -> None:
+    """Register the gradient of a symbol, which runs the function once more."""
+    backward = ex.register_operator(
+        f"{call.name}_vjp",
+        meta=ltorch.backward_adaptor(function),
+        fn=partial(ltorch._vjp_impl, function),
+    )
+    ex.register_implementation(backward.id, backward, checker=_always_executable)
+    augmented_forward_impls[symbol.id] = ltorch.augmented_forward_adaptor(call)
+    backward_impls[symbol.id] = backward
+
+
+def or_opaque(function: Function, symbol: Function) -> Function:
+    """Return a call of `symbol`, Thunder's decomposition of a torch function; where that raises, an
+    opaque call of `function`. Where torch raises an error, too, that is the user's. The one of the
+    decomposition is raised for a function that does more than compute tensors.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with _unrecorded_if_it_raises():
+                return symbol(*args, **kwargs)
+        except Exception as refusal:
+            if not _takes_tensors(args, kwargs):
+                raise
+            try:
+                with _unrecorded_if_it_raises(), _unlogged():
+                    return call_opaquely(_checked(function), function.__name__, args, kwargs)
+            except NotImplementedError as error:
+                cause = error.__cause__
+                raise refusal if cause is None or type(cause) in _OF_TRACING else cause from None
+
+    return call
+
+
+def _takes_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """True for a call on tensors of one device each."""
+    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
+    return bool(tensors) and all(type(x) is TensorProxy for x in tensors)
+
+
+@contextmanager
+def _unrecorded_if_it_raises() -> Iterator[None]:
+    """Restore the trace as it was where the body raises: Thunder leaves its scopes open."""
+    trace = get_tracectx()
+    depth, scope = len(trace.scopes), trace.peek_scope()
+    recorded = None if scope is None else len(scope)
+    try:
+        yield
+    except Exception:
+        del trace.scopes[depth:]
+        if scope is not None:
+            del scope[recorded:]
+        raise
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep errors of tensors without values out of torch's log, with their traces of its code."""
+    log = logging.getLogger(fake_tensor.__name__)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+class _NotPure(Exception):
+    """Raised for a function that does more than compute new tensors."""
+
+
+_OF_TRACING = (_NotPure, DataDependentOutputException, DynamicOutputShapeException)
+
+
+@cache
+def _checked(function: Function) -> Function:
+    """Return the function, which raises _NotPure on tensors without values where it is not pure."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, FakeTensor)]
+        if not given:
+            return function(*args, **kwargs)
+        operands = {x.untyped_storage()._cdata for x in given}
+        with _PureOperations(operands):
+            results = function(*args, **kwargs)
+        if not all(_is_in_none(x, operands) for x in tree_flatten(results)[0]):
+            raise _NotPure(f"{function.__name__} returns a view, or no tensor")
+        return results
+
+    return call
+
+
+def _is_in_none(x: Any, storages: Container[int]) -> bool:
+    return isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in storages
+
+
+class _PureOperations(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it untyped
+    """Raises _NotPure for operations that draw random numbers or change an operand.
+
+    operands  storages of the operands
+    """
+
+    def __init__(self, operands: Container[int]) -> None:
+        super().__init__()
+        self.operands = operands
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        if is_random or any(not _is_in_none(x, self.operands) for x in _changed(func, args)):
+            raise _NotPure(f"{func} draws random numbers, or changes an operand")
+        return func(*args, **(kwargs or {}))
+
+
+def _changed(func: OpOverload, args: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an operation changes. The schemas of batch norms hide theirs."""
+    for argument, x in zip(func._schema.arguments, args, strict=False):
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith("running_")):
+            yield x
