@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
+from scipy.sparse.csgraph import maximum_flow
 
+from tests.support.steps import steps
 from thunder_fuser.segment.recompute.min_cut import INFINITE, FlowNetwork
 from thunder_fuser.segment.recompute.store_or_recompute import (
     Choice,
@@ -143,6 +145,42 @@ def test_a_minimum_cut_is_a_maximum_flow() -> None:
     assert behind[t]
     assert not behind[s]
     assert sum(cap for tail, head, cap in arcs if behind[head] and not behind[tail]) == 23
+
+
+@pytest.mark.parametrize("count", [40, 160])
+def test_waves_do_not_grow_with_the_lengths_of_paths(count: int) -> None:
+    """A chain of values, from each of which a shortcut of another length leads to its end."""
+    network = FlowNetwork()
+    source, sink = network.node(), network.node()
+    chain = [network.node() for _ in range(2 * count)]
+    for k, node in enumerate(chain):
+        network.connect(source, node, 3)
+        network.connect(node, sink if k + 1 == len(chain) else chain[k + 1], 2 * len(chain))
+    for k in range(count):
+        network.connect(chain[k], chain[-1 - k], 1 + k % 3)
+    found = steps(lambda: network.cut(source, sink))
+    assert found["min_cut._steps"] <= 12
+    assert found["min_cut._push"] < 20 * len(chain)
+
+
+def test_cuts_are_those_of_maximum_flows() -> None:
+    drawn = random.Random(0)
+    for _ in range(200):
+        count = drawn.randint(2, 12)
+        capacities = lil_matrix((count, count), dtype=np.int32)
+        for _ in range(3 * count):
+            tail, head = drawn.sample(range(count), 2)
+            capacities[tail, head] = drawn.choice([1, 2, 3, 5, 9])
+        network = FlowNetwork()
+        for _ in range(count):
+            network.node()
+        arcs = list(zip(*capacities.nonzero(), strict=True))
+        for tail, head in arcs:
+            network.connect(int(tail), int(head), int(capacities[tail, head]))
+        behind = network.cut(0, count - 1)
+        price = sum(int(capacities[t, h]) for t, h in arcs if behind[h] and not behind[t])
+        assert not behind[0]
+        assert price == maximum_flow(capacities.tocsr(), 0, count - 1).flow_value
 
 
 def test_nothing_separates_what_is_joined_for_good() -> None:

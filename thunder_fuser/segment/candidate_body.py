@@ -78,8 +78,9 @@ class Ends(Container[Val]):
     def __contains__(self, value: object) -> bool:
         if value in self.body.loads:
             return True
-        is_given = isinstance(value, TensorView) and value in self.body.given
-        return is_given and value.dtype not in WIDE
+        if not isinstance(value, TensorView) or value not in self.body.given:
+            return False
+        return value.dtype not in WIDE
 
 
 class CommonOrders:
