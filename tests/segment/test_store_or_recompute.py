@@ -205,6 +205,28 @@ def layers(count: int) -> Problem:
     return values, wanted
 
 
+def read_stream(count: int) -> Problem:
+    """Layers that each add a product to a stream; what they make of it, two consumers want."""
+    values, wanted = [Value((), 0, 10, None)], []
+    stream = 0
+    for _ in range(count):
+        product = len(values)
+        values += [
+            Value((), 0, 10, None),
+            Value((product, stream), 10, 10, 1),
+            Value((product + 1,), 10, 10, 1),
+        ]
+        stream = product + 1
+        wanted += [[stream + 1], [stream, stream + 1]]
+    return values, wanted
+
+
+def test_no_layer_considers_to_add_up_the_stream_from_its_beginning() -> None:
+    """What only this consumer's value is computed from is paid for that value alone."""
+    few, many = (steps(lambda n=n: materialize(*read_stream(n))) for n in (20, 80))
+    assert many["min_cut.connect"] <= 5 * few["min_cut.connect"]
+
+
 def test_equal_layers_are_cut_once_and_alike() -> None:
     cuts = {}
     for count in (8, 32):
