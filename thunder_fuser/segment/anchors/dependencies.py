@@ -57,7 +57,7 @@ class DependencyGraph:
             for key in keys:
                 known = readers.get(key, 0)
                 near |= known
-                readers[key] = _latest(known | 1 << k, NEIGHBOURS)
+                readers[key] = _with_next(known, k)
             self._link(k, near)
         for called in graph.in_order.values():
             # One component: what needs one of these anchors needs those of the calls before.
@@ -78,7 +78,7 @@ class DependencyGraph:
         known = _latest(anchors & same, NEIGHBOURS)
         for anchor in members(anchors & ~same):
             self._link(anchor, known)
-            known = _latest(known | 1 << anchor, NEIGHBOURS)
+            known = _with_next(known, anchor)
 
     def encloses(self, a: Anchors, b: Anchors) -> bool:
         """True if an anchor outside two sets depends on one of them, and the other set on it: as
@@ -173,6 +173,12 @@ def _factories(graph: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
 
 def _reads_nothing(anchor: Anchor) -> bool:
     return anchor.fold is None and anchor.reach == Dependencies()
+
+
+def _with_next(latest: Anchors, anchor: int) -> Anchors:
+    """Return the last NEIGHBOURS anchors of a set after the next one is added."""
+    latest |= 1 << anchor
+    return latest if latest.bit_count() <= NEIGHBOURS else latest & (latest - 1)
 
 
 def _latest(anchors: Anchors, count: int) -> Anchors:
