@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
+from scipy.sparse.csgraph import maximum_flow
 
+from tests.support.steps import steps
 from thunder_fuser.segment.recompute.min_cut import INFINITE, FlowNetwork
 from thunder_fuser.segment.recompute.store_or_recompute import (
     Choice,
@@ -145,6 +147,42 @@ def test_a_minimum_cut_is_a_maximum_flow() -> None:
     assert sum(cap for tail, head, cap in arcs if behind[head] and not behind[tail]) == 23
 
 
+@pytest.mark.parametrize("count", [40, 160])
+def test_waves_do_not_grow_with_the_lengths_of_paths(count: int) -> None:
+    """A chain of values, from each of which a shortcut of another length leads to its end."""
+    network = FlowNetwork()
+    source, sink = network.node(), network.node()
+    chain = [network.node() for _ in range(2 * count)]
+    for k, node in enumerate(chain):
+        network.connect(source, node, 3)
+        network.connect(node, sink if k + 1 == len(chain) else chain[k + 1], 2 * len(chain))
+    for k in range(count):
+        network.connect(chain[k], chain[-1 - k], 1 + k % 3)
+    found = steps(lambda: network.cut(source, sink))
+    assert found["min_cut._steps"] <= 12
+    assert found["min_cut._push"] < 20 * len(chain)
+
+
+def test_cuts_are_those_of_maximum_flows() -> None:
+    drawn = random.Random(0)
+    for _ in range(200):
+        count = drawn.randint(2, 12)
+        capacities = lil_matrix((count, count), dtype=np.int32)
+        for _ in range(3 * count):
+            tail, head = drawn.sample(range(count), 2)
+            capacities[tail, head] = drawn.choice([1, 2, 3, 5, 9])
+        network = FlowNetwork()
+        for _ in range(count):
+            network.node()
+        arcs = list(zip(*capacities.nonzero(), strict=True))
+        for tail, head in arcs:
+            network.connect(int(tail), int(head), int(capacities[tail, head]))
+        behind = network.cut(0, count - 1)
+        price = sum(int(capacities[t, h]) for t, h in arcs if behind[h] and not behind[t])
+        assert not behind[0]
+        assert price == maximum_flow(capacities.tocsr(), 0, count - 1).flow_value
+
+
 def test_nothing_separates_what_is_joined_for_good() -> None:
     network = FlowNetwork()
     s, a, t = (network.node() for _ in range(3))
@@ -165,6 +203,28 @@ def layers(count: int) -> Problem:
         ]
         wanted += [[product + 1], [product + 1, product + 2]]
     return values, wanted
+
+
+def read_stream(count: int) -> Problem:
+    """Layers that each add a product to a stream; what they make of it, two consumers want."""
+    values, wanted = [Value((), 0, 10, None)], []
+    stream = 0
+    for _ in range(count):
+        product = len(values)
+        values += [
+            Value((), 0, 10, None),
+            Value((product, stream), 10, 10, 1),
+            Value((product + 1,), 10, 10, 1),
+        ]
+        stream = product + 1
+        wanted += [[stream + 1], [stream, stream + 1]]
+    return values, wanted
+
+
+def test_no_layer_considers_to_add_up_the_stream_from_its_beginning() -> None:
+    """What only this consumer's value is computed from is paid for that value alone."""
+    few, many = (steps(lambda n=n: materialize(*read_stream(n))) for n in (20, 80))
+    assert many["min_cut.connect"] <= 5 * few["min_cut.connect"]
 
 
 def test_equal_layers_are_cut_once_and_alike() -> None:

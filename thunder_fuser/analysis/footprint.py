@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from thunder_fuser.analysis.progression import interval
 from thunder_fuser.analysis.region import (
@@ -95,6 +96,65 @@ def demanded(
     except NoFormula:
         return {}
     return passed | dict(read)
+
+
+def is_whole(tensor: TensorView, found: Mapping[TensorView, Footprint]) -> bool:
+    """True if all elements of a tensor are certainly needed, of which `demanded` found some."""
+    known = found.get(tensor)
+    if known is None or not known.exact:
+        return False
+    return known.region == everything(tensor.domain.logical)
+
+
+def reads_more(
+    fusion: Fusion,
+    tensor: TensorView,
+    sources: Container[Val],
+    known: Mapping[TensorView, Footprint],
+) -> bool | None:
+    """True if computing one more tensor reads more elements than `known`, what `demanded` found for
+    others. It walks only where more is demanded than before. None where bounds are not exact.
+    """
+    definitions, places = fusion.definitions(), fusion.places()
+    wanted = {tensor: everything(tensor.domain.logical)}
+    waiting = [-places[tensor]]
+    while waiting:
+        expr = fusion.exprs[-heappop(waiting)]
+        assert isinstance(expr.output, TensorView)
+        region, before = wanted.pop(expr.output), known.get(expr.output)
+        if before is not None:
+            region = union(before.region, region, expr.output.domain.logical)
+            if before.exact and region == before.region:
+                continue
+        for operand, demand in _operands(expr, _Demand(region)) if region else ():
+            if not isinstance(operand, TensorView) or not demand:
+                continue
+            if demand.somewhere or not demand.certain.exact:
+                return None
+            dims = operand.domain.logical
+            certain = collapsed(demand.certain, dims)
+            if operand in sources or operand not in definitions:
+                more = _is_more(operand, certain, known.get(operand), operand not in definitions)
+                if more is not False:
+                    return more
+            elif operand in wanted:
+                wanted[operand] = union(wanted[operand], certain, dims)
+            else:
+                wanted[operand] = certain
+                heappush(waiting, -places[operand])
+    return False
+
+
+def _is_more(
+    tensor: TensorView, region: Region, known: Footprint | None, is_input: bool
+) -> bool | None:
+    """True if a region of a tensor has points that are not among the known ones."""
+    if known is None:
+        return True
+    found = _measured(tensor, _Demand(region), is_input)
+    dims = tensor.domain.root if is_input else tensor.domain.logical
+    elements, exact = measure(union(known.region, found.region, dims))
+    return elements != known.elements if found.exact and known.exact and exact else None
 
 
 def _footprint(

@@ -118,6 +118,12 @@ class Fusion:
             self._definitions.update({e.output: e for e in self.exprs})
         return self._definitions
 
+    def places(self) -> Mapping[Val, int]:
+        """The position of the expression that defines each computed value; cached."""
+        if not self._places:
+            self._places.update({e.output: k for k, e in enumerate(self.exprs)})
+        return self._places
+
     @property
     def roots(self) -> tuple[TensorView, ...]:
         """What a static program computes everything else for: its results, and those of
@@ -131,15 +137,13 @@ class Fusion:
         """The expressions that the roots depend on, in order. Values in `ends` are available,
         unless they are roots.
         """
-        definitions = self.definitions()
-        if not self._places:
-            self._places.update({v: k for k, v in enumerate(definitions)})
+        definitions, places = self.definitions(), self.places()
 
         def producers(value: Val) -> list[Val]:
             return [v for v in definitions[value].inputs if v in definitions and v not in ends]
 
         needed = backward_slice([v for v in roots if v in definitions], producers)
-        return [definitions[v] for v in sorted(needed, key=self._places.__getitem__)]
+        return [definitions[v] for v in sorted(needed, key=places.__getitem__)]
 
     def calls(self) -> dict[int, list[OpaqueOp]]:
         """The results of each opaque call, in order, by call number."""

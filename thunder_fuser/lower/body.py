@@ -7,7 +7,7 @@ planned fusion, delimited by their loads.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.device import DeviceInfo
@@ -50,6 +50,8 @@ class KernelBody:
     updates      output -> input whose memory it overwrites
     scans        scans that it computes, in SSA order
     expected     layouts of outputs as far as they are known while only legality is checked
+    given        values that depend on none of its folds, so that it has them at every point: while
+                 only legality is checked, nobody asks how they are computed
     """
 
     definitions: Mapping[Val, Expr]
@@ -60,6 +62,7 @@ class KernelBody:
     updates: Mapping[TensorView, TensorView] = field(default_factory=dict)
     scans: Sequence[ScanOp] = ()
     expected: Mapping[TensorView, Layout] = field(default_factory=dict)
+    given: Container[Val] = ()
 
     def memory(self, device: DeviceInfo) -> dict[int, Memory]:
         """Return the memory of each load on `device`, by tensor id."""

@@ -169,20 +169,25 @@ def memory_order(tensor: TensorView, body: KernelBody, known: Orders) -> MemoryO
     to loads: that of the first operand that has one, operands with a single stride per dimension
     before others. Row-major if there is none. Intermediate results go into `known`.
     """
+    found = traced_order(tensor, body, known)
+    if found is None or not tensor.numel:
+        return MemoryOrder.of(tensor.sizes, range(tensor.rank))
+    return found
+
+
+def traced_order(tensor: TensorView, body: KernelBody, known: Orders) -> MemoryOrder | None:
+    """Return `memory_order`; None if it cannot be traced to loads."""
     pending = [tensor]
     while pending:
         source = pending[-1]
         if source not in known:
-            behind = _behind(source, body)
+            behind = followed(source, body)
             if unknown := next((t for t in behind if t not in known), None):
                 pending.append(unknown)
                 continue
             known[source] = _order_of(source, behind, body, known)
         pending.pop()
-    found = known[tensor]
-    if found is None or not tensor.numel:
-        return MemoryOrder.of(tensor.sizes, range(tensor.rank))
-    return found
+    return known[tensor]
 
 
 def _order_of(
@@ -209,7 +214,7 @@ def _loaded(tensor: TensorView, layout: Layout) -> MemoryOrder | None:
     return MemoryOrder.of(tensor.sizes, loop_order(tensor, layout))
 
 
-def _behind(tensor: TensorView, body: KernelBody) -> list[TensorView]:
+def followed(tensor: TensorView, body: KernelBody) -> list[TensorView]:
     """Return the tensors from which the order is taken: a view's input, or pointwise operands of
     equal shape.
     """

@@ -84,6 +84,7 @@ class Pull:
         self._body = body
         self._definitions = body.definitions
         self._loads = body.loads
+        self._given = body.given
         self._inside = inside
         self._visited = set() if lane_index is None else set(lane_index.variables())
         self._memo: dict[Request, Value] = {}
@@ -132,6 +133,8 @@ class Pull:
             return self._scalar(value)
         if value.numel == 0:
             return self._nothing(value)
+        if value in self._given:
+            return self._anywhere(value)
         if value in self._loads:
             return self._load(value, index, context)
         expr = self._definitions.get(value)
@@ -173,6 +176,10 @@ class Pull:
         # No point of an empty tensor is ever needed; a constant keeps selects well formed.
         return self.graph.literal(0, tensor.dtype)
         yield  # a generator like its siblings
+
+    def _anywhere(self, tensor: TensorView) -> Pulling:
+        return self.graph.argument(tensor)
+        yield
 
     def _load(self, tensor: TensorView, index: tuple[Index, ...], context: Conjunction) -> Pulling:
         if tensor.is_cpu:

@@ -7,21 +7,23 @@ where these are ready.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.ir.domain import Layout, shape_text
+from thunder_fuser.ir.domain import shape_text
 from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.memory_order import traced_order
 from thunder_fuser.lower.rows.legal_rows import has_strided_totals, legal_arrangement
 from thunder_fuser.lower.rows.online_reductions import one_pass
+from thunder_fuser.lower.rows.row_points import have_places
 from thunder_fuser.lower.rows.row_space import Arrangement
 from thunder_fuser.lower.rows.scan_program import refuse_scans
 from thunder_fuser.segment.anchors.anchors import Anchors, members, union
 from thunder_fuser.segment.anchors.graph import AnchorGraph
+from thunder_fuser.segment.candidate_body import CommonOrders, Ends, Given, KnownOrders, Loadable
 from thunder_fuser.segment.layouts.strided_accesses import MANY_BYTES
 
 MAX_OUTPUTS = 128
@@ -42,42 +44,6 @@ class Legal:
     kind: Literal["pointwise", "reduction", "scan"]
     folds: tuple[FoldOp, ...]
     is_strided: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Loadable(Mapping[TensorView, Layout]):
-    """Tensors that a kernel may load, for the legality test: those in memory except for its own
-    folds, and stored anchors that depend on none of these. It may recompute the latter instead,
-    which it can wherever it could load them.
-    """
-
-    graph: AnchorGraph
-    memory: Mapping[TensorView, Layout]
-    folds: Anchors
-    outputs: AbstractSet[TensorView]
-
-    def __contains__(self, value: object) -> bool:
-        number = self.graph.number.get(value)  # type: ignore[call-overload]
-        if number is None:
-            return value in self.memory
-        if self.folds >> number & 1:
-            return False
-        if value in self.memory:
-            return True
-        anchor = self.graph.anchors[number]
-        waits = anchor.reach.folds & self.folds
-        return anchor.is_stored and not waits and value not in self.outputs
-
-    def __getitem__(self, tensor: TensorView) -> Layout:
-        if tensor not in self:
-            raise KeyError(tensor)
-        return self.memory[tensor] if tensor in self.memory else self.graph.layout_of(tensor)
-
-    def __iter__(self) -> Iterator[TensorView]:
-        return iter([t for t in (*self.memory, *self.graph.number) if t in self])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +78,7 @@ class Legality:
         # Reduction kernels contain no scans: they load the results of all scans.
         scans = [a.tensor for a in graph.anchors if isinstance(a.fold, ScanOp)]
         self._ends |= {t: self.memory[t] for t in scans}
+        self._orders = CommonOrders(graph, self.memory)
         self._waiting: dict[Val, bool] = {}
         self._shapes: dict[Anchors, _Shape] = {}
         self._singles: dict[int, ReductionOp | None] = {}
@@ -251,7 +218,7 @@ class Legality:
         """Return `Legal.is_strided` of a kernel with these outputs, or why it is illegal."""
         # Its own folds it cannot load, even if other kernels compute them as well.
         own = union(1 << self.graph.number[fold.output] for fold in folds)
-        memory = _Loadable(self.graph, self.memory, own, frozenset(outputs))
+        memory = Loadable(self.graph, self.memory, own, frozenset(outputs))
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
         scans = [fold for fold in folds if isinstance(fold, ScanOp)]
         body = KernelBody(
@@ -261,14 +228,16 @@ class Legality:
             reductions,
             scans=scans,
             expected={t: self.graph.layout_of(t) for t in outputs if t.bytes >= MANY_BYTES},
+            given=Given(self.graph, own),
         )
         # Legality holds for isomorphic kernels; refusals are not shared, since they name tensors.
-        key = self._likeness(body, folds)
+        known = self._orders.within(body)
+        key = self._likeness(body, folds, known)
         if key in self._legal:
             return self._legal[key]
         found: Arrangement | Refusal | None
         cluster = self.graph.prices.device.largest_cluster
-        found = refuse_scans(body) if scans else legal_arrangement(body, cluster)
+        found = refuse_scans(body) if scans else legal_arrangement(body, cluster, known)
         if isinstance(found, Refusal):
             return found
         strided = found is not None and has_strided_totals(found, body)
@@ -276,19 +245,27 @@ class Legality:
             self._legal[key] = strided
         return strided
 
-    def _likeness(self, body: KernelBody, folds: Sequence[FoldOp]) -> Hashable:
-        """Return a key that isomorphic bodies share; None with open sizes."""
+    def _likeness(self, body: KernelBody, folds: Sequence[FoldOp], known: KnownOrders) -> Hashable:
+        """Return a key that isomorphic bodies share; None with open sizes. Outputs of other shapes
+        than the kernel's are looked for through views, of given values, too.
+        """
         parts = self.graph.parts
         if not parts.is_static:
             return None
-        part = parts.of([*body.outputs, *(fold.input for fold in folds)], body.loads)
+        is_plain = have_places(body)
+        ends = Ends(body) if is_plain else body.loads
+        part = parts.of([*body.outputs, *(fold.input for fold in folds)], ends)
         made = tuple(
             (parts.kind(fold), part.numbers[fold.input], part.numbers.get(fold.output))
             for fold in folds
         )
-        loaded = (v for v in part.numbers if isinstance(v, TensorView) and v in body.loads)
+        before = tuple(
+            traced_order(v, body, known)
+            for v in part.numbers
+            if isinstance(v, TensorView) and v in ends
+        )
         written = tuple(map(body.expected.get, body.outputs))
-        return part.key, made, tuple(map(body.loads.__getitem__, loaded)), written
+        return is_plain, part.key, made, before, written
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """Return the one-pass form of a reduction, without the one that it depends on, if that is

@@ -28,7 +28,7 @@ from thunder_fuser.lower.body import KernelBody
 
 _MAX_DEPTH = 32
 """Longest chain of operations that is followed from an index."""
-_WIDE = frozenset({DataType.Int, DataType.Int32})
+WIDE = frozenset({DataType.Int, DataType.Int32})
 """Dtypes whose wrapping sums and products are those of the integers, if the final result fits."""
 
 
@@ -38,7 +38,7 @@ def index_form(
     """Return the element of an integer value at an index as a form; None if it depends on data or
     rounding.
     """
-    if value.dtype not in _WIDE or not depth:
+    if value.dtype not in WIDE or not depth:
         return None
 
     def known(operand: Val, at: Sequence[Index] = ()) -> Form | None:

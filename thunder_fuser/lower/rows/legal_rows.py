@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.memory_order import Orders
 from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS, COLUMN_ACCUMULATORS
 from thunder_fuser.lower.rows.roles import ALONE, accumulator_words, has_column_totals, role_of
 from thunder_fuser.lower.rows.row_program import pull_rows
 from thunder_fuser.lower.rows.row_space import Arrangement, arrangements
 
 
-def legal_arrangement(body: KernelBody, largest_cluster: int = 1) -> Arrangement | Refusal:
+def legal_arrangement(
+    body: KernelBody, largest_cluster: int = 1, known: Orders | None = None
+) -> Arrangement | Refusal:
     """Return an arrangement in which one reduction kernel can compute a body, or a Refusal.
     Arrangements without strided column accumulators come first. `largest_cluster`: blocks that may
     share a row.
     """
     refusals: list[Refusal] = []
     strided: Arrangement | None = None
-    for arrangement in arrangements(body):
+    for arrangement in arrangements(body, known):
         found = _crowded_columns(arrangement, body, largest_cluster) or pull_rows(
             "columns", 1, arrangement, body
         )

@@ -166,6 +166,21 @@ class RowPoints:
         return flat(self.index, self.space.sizes, sorted(dims), self._zero)
 
 
+def have_places(body: KernelBody) -> bool:
+    """True if each output has the shape of the points or rows of each reduction, up to dimensions
+    of size 1, so that `RowPoints.of_output` has its place in every arrangement. Scans have no other
+    places.
+    """
+    shapes = [_shapes(fold) for fold in body.folds]
+    return all(_moving(t.sizes) in both for t in body.outputs for both in shapes)
+
+
+def _shapes(fold: ReductionOp) -> tuple[list[int], list[int]]:
+    """Return the sizes of a reduction's points and of its rows, without those of 1."""
+    sizes = fold.input.sizes
+    return _moving(sizes), _moving([n for k, n in enumerate(sizes) if k not in fold.dims])
+
+
 def is_over(fold: ReductionOp, space: Space, dims: Collection[int]) -> bool:
     """True if a reduction reduces the dimensions `dims` of a space, up to merges and splits."""
     return iteration_space(fold.input.sizes, fold.dims) == iteration_space(space.sizes, dims)

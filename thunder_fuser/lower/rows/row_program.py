@@ -317,7 +317,7 @@ def _reads(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> boo
     """True if a tensor is computed from one of the grid reductions `totals`."""
 
     def producers(value: Val) -> tuple[Val, ...]:
-        return () if value in totals else body.operands(value)
+        return () if value in totals or value in body.given else body.operands(value)
 
     needed = backward_slice(list[Val]((tensor,)), producers) if totals else ()
     return not totals.isdisjoint(needed)

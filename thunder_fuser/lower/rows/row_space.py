@@ -128,13 +128,11 @@ class Arrangement:
         return math.prod(self.space.sizes[k] for k in self.grouped)
 
 
-def arrangements(
-    body: KernelBody,
-) -> tuple[Arrangement, ...]:
+def arrangements(body: KernelBody, known: Orders | None = None) -> tuple[Arrangement, ...]:
     """Return the arrangements in which one kernel may run the body's reductions, judged by their
-    dimensions; they can be scheduled for all sizes.
+    dimensions; they can be scheduled for all sizes. `known`: memory orders of some values.
     """
-    spaces = _spaces(body)
+    spaces = _spaces(body, {} if known is None else known)
     if len(spaces) == 1:
         return (Arrangement(spaces[0], "none"),)
     return tuple(_grouped(space, spaces) for space in spaces)
@@ -156,7 +154,7 @@ def alternatives(
     body: KernelBody,
 ) -> tuple[Arrangement, ...]:
     """Return further arrangements, equivalent, that are faster for some sizes and devices."""
-    spaces = _spaces(body)
+    spaces = _spaces(body, {})
     if len(spaces) > 1:
         return ()
     (space,) = spaces
@@ -166,14 +164,11 @@ def alternatives(
     return (Arrangement(space.turned, "rows"), by_columns) if points > 1 else (by_columns,)
 
 
-def _spaces(
-    body: KernelBody,
-) -> tuple[Space, ...]:
+def _spaces(body: KernelBody, known: Orders) -> tuple[Space, ...]:
     """Return the distinct iteration spaces of a body's reductions; for equal ones the memory order
     of the first.
     """
     found: dict[tuple[tuple[bool, int], ...], Space] = {}
-    known: Orders = {}
     for fold in body.folds:
         space = Space.of(fold, body, known)
         found.setdefault(iteration_space(space.sizes, space.folded), space)

@@ -38,39 +38,47 @@ class DependencyGraph:
         for k in reversed(range(len(self.needs))):
             for other in members(self.needs[k]):
                 self._below[other] |= self._below[k] | 1 << k
-        readers: dict[tuple[TensorView, object], list[int]] = {}
+        # The last readers of a tensor, or at points of a shape, and those linked to each other.
+        readers: dict[tuple[TensorView, object], Anchors] = {}
+        beside: Anchors = 0
         made_of = _factories(graph)
         for k, anchor in enumerate(graph.anchors):
-            met: list[int] = []
-            for other in members(anchor.reach.folds | anchor.reach.behind):
-                self._link(k, other)
-                self._join(met, other)
-            if anchor.reach.earlier:
-                self._link(k, anchor.reach.earlier.bit_length() - 1)
+            operands = anchor.reach.folds | anchor.reach.behind
+            self._link_in_order(operands, beside)
+            beside = operands
+            near = operands | _latest(anchor.reach.earlier, 1)
             points = anchor.tensor.sizes if anchor.fold is None else anchor.fold.input.sizes
+            keys: list[tuple[TensorView, object]] = [(f, None) for f in made_of.get(k, ())]
             # Readers of one element, such as a learning rate, are not related by it.
             for source in anchor.reach.sources:
                 is_one = source.numel <= 1 < anchor.tensor.numel
-                if is_one and source not in graph.definitions:
-                    continue
-                for kind in (None, points):
-                    self._join(readers.setdefault((source, kind), []), k)
-            for factory in made_of.get(k, ()):
-                self._join(readers.setdefault((factory, None), []), k)
+                if not is_one or source in graph.definitions:
+                    keys += [(source, None), (source, points)]
+            for key in keys:
+                known = readers.get(key, 0)
+                near |= known
+                readers[key] = _with_next(known, k)
+            self._link(k, near)
         for called in graph.in_order.values():
             # One component: what needs one of these anchors needs those of the calls before.
             for one, next_ in pairwise(members(union(called))):
-                self._link(one, next_)
+                self._link(one, 1 << next_)
 
-    def _link(self, a: int, b: int) -> None:
-        self.near[a] |= 1 << b
-        self.near[b] |= 1 << a
+    def _link(self, anchor: int, others: Anchors) -> None:
+        self.near[anchor] |= others
+        for other in members(others):
+            self.near[other] |= 1 << anchor
 
-    def _join(self, known: list[int], anchor: int) -> None:
-        """Link an anchor with the last NEIGHBOURS of `known`, and append it."""
-        for other in known[-NEIGHBOURS:]:
-            self._link(anchor, other)
-        known.append(anchor)
+    def _link_in_order(self, anchors: Anchors, before: Anchors) -> None:
+        """Link each of these with the last NEIGHBOURS before it among them. The first ones that are
+        also the first ones of `before` are linked already.
+        """
+        differing = anchors ^ before
+        same = (differing & -differing) - 1 if differing else anchors
+        known = _latest(anchors & same, NEIGHBOURS)
+        for anchor in members(anchors & ~same):
+            self._link(anchor, known)
+            known = _with_next(known, anchor)
 
     def encloses(self, a: Anchors, b: Anchors) -> bool:
         """True if an anchor outside two sets depends on one of them, and the other set on it: as
@@ -165,6 +173,24 @@ def _factories(graph: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
 
 def _reads_nothing(anchor: Anchor) -> bool:
     return anchor.fold is None and anchor.reach == Dependencies()
+
+
+def _with_next(latest: Anchors, anchor: int) -> Anchors:
+    """Return the last NEIGHBOURS anchors of a set after the next one is added."""
+    latest |= 1 << anchor
+    return latest if latest.bit_count() <= NEIGHBOURS else latest & (latest - 1)
+
+
+def _latest(anchors: Anchors, count: int) -> Anchors:
+    """Return the last anchors of a set, at most so many."""
+    found = 0
+    for _ in range(count):
+        if not anchors:
+            break
+        last = 1 << anchors.bit_length() - 1
+        anchors ^= last
+        found |= last
+    return found
 
 
 class Order:

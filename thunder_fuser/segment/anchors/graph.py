@@ -36,6 +36,8 @@ from thunder_fuser.segment.anchors.inner_orders import inner_orders
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.prices import PriceUnits
 
+_NOTHING = Dependencies()
+
 
 class AnchorGraph:
     """A fusion as a graph of anchors, with facts about its tensors that depend on no kernel.
@@ -97,7 +99,7 @@ class AnchorGraph:
 
     def reach(self, value: Val) -> Dependencies:
         """Return the leaves of a value's computation; for a fold, those of its operand."""
-        return self._reach.get(value, Dependencies())
+        return self._reach.get(value, _NOTHING)
 
     def has_fold(self, anchors: Anchors) -> bool:
         """True if a kernel of these anchors does a reduction or a scan."""
@@ -158,7 +160,7 @@ class AnchorGraph:
             if not isinstance(output, TensorView) or not (output in wanted or output in needed):
                 continue
             for operand in expr.inputs:
-                known = self._seen(operand)
+                known = self.seen(operand)
                 here = self._reach.get(output)
                 self._reach[output] = known if here is None else here.with_(known)
             if output in self.sliced.late:
@@ -178,7 +180,7 @@ class AnchorGraph:
             if output in self.sliced.memory:
                 self._write_windows(output)
 
-    def _seen(self, operand: Val) -> Dependencies:
+    def seen(self, operand: Val) -> Dependencies:
         """Return what reading an operand depends on: its fold, or the leaves of its computation."""
         number = self.number.get(operand) if isinstance(operand, TensorView) else None
         if number is not None and self.anchors[number].fold is not None:

@@ -10,6 +10,7 @@ a reduction reads is stored, at the smallest tensor on the way.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from heapq import heappop, heappush
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Merge, Reorder, Resize, Split
@@ -41,11 +42,10 @@ def read_by_reductions(fusion: Fusion) -> dict[TensorView, Refusal]:
         return {}
     if sum(_moves(e) for e in exprs) <= FEW_PLACES:
         return {}
-    definitions = fusion.definitions()
     found: dict[TensorView, Refusal] = {}
     for expr in exprs:
         if isinstance(expr, FoldOp) and expr.input not in found:
-            stencil = _stencil(expr.input, definitions)
+            stencil = _stencil(expr.input, fusion)
             if stencil is not None:
                 tensor, source, count = stencil
                 text = f"a reduction would compute it from {count} elements of {source.name}"
@@ -58,13 +58,11 @@ def _moves(expr: Expr) -> bool:
     return any(isinstance(step, _MOVING) for step in steps)
 
 
-def _stencil(
-    wanted: TensorView, definitions: Mapping[Val, Expr]
-) -> tuple[TensorView, TensorView, int] | None:
+def _stencil(wanted: TensorView, fusion: Fusion) -> tuple[TensorView, TensorView, int] | None:
     """Return the tensor to store for a reduction's operand, the source of its stencil, and the
     number of elements of the source per point; None without a stencil.
     """
-    places = _places(wanted, definitions)
+    places, definitions = _places(wanted, fusion), fusion.definitions()
     # Small sources are broadcast: their elements are re-read from registers.
     size = int(wanted.numel)
     sources = {
@@ -109,12 +107,12 @@ def _chain(
         (tensor,) = below
 
 
-def _places(wanted: TensorView, definitions: Mapping[Val, Expr]) -> dict[TensorView, set[Hashable]]:
+def _places(wanted: TensorView, fusion: Fusion) -> dict[TensorView, set[Hashable]]:
     """Return the evaluation points of each value per element, distinguished by views in between."""
     numbers: dict[Hashable, int] = {}
     found: dict[TensorView, set[Hashable]] = {wanted: {0}}
-    for tensor in _latest_first(wanted, definitions):
-        expr = definitions.get(tensor)
+    for tensor in _latest_first(wanted, fusion):
+        expr = fusion.definitions().get(tensor)
         moves = expr is not None and _moves(expr)
         for operand in _operands(expr):
             if not isinstance(operand, TensorView):
@@ -126,16 +124,17 @@ def _places(wanted: TensorView, definitions: Mapping[Val, Expr]) -> dict[TensorV
     return found
 
 
-def _latest_first(wanted: TensorView, definitions: Mapping[Val, Expr]) -> Iterator[TensorView]:
-    """Yield tensors of the computation, users before operands; `definitions` are in order."""
-    order = {v: k for k, v in enumerate(definitions)}
-    waiting = {wanted}
+def _latest_first(wanted: TensorView, fusion: Fusion) -> Iterator[TensorView]:
+    """Yield tensors of the computation, users before operands."""
+    definitions, places = fusion.definitions(), fusion.places()
+    waiting, seen = [(-places.get(wanted, -1), wanted.id, wanted)], {wanted}
     while waiting:
-        tensor = max(waiting, key=lambda v: order.get(v, -1))
-        waiting.remove(tensor)
+        _, _, tensor = heappop(waiting)
         yield tensor
-        read = _operands(definitions.get(tensor))
-        waiting.update(v for v in read if isinstance(v, TensorView))
+        for v in _operands(definitions.get(tensor)):
+            if isinstance(v, TensorView) and v not in seen:
+                seen.add(v)
+                heappush(waiting, (-places.get(v, -1), v.id, v))
 
 
 def _operands(expr: Expr | None) -> tuple[Val, ...]:

@@ -103,6 +103,7 @@ class BandwidthModel:
             union(1 << k for k in members(a.reach.folds) if n > self._results[k])
             for n, a in zip(self._points, graph.anchors, strict=True)
         ]
+        self._numel = {t: int(t.numel) for t in graph.stops}
         self._spaces: dict[int, Space] = {}
         self._orders: Orders = {}
 
@@ -202,16 +203,12 @@ class BandwidthModel:
 
     def _passes(self, rows: int, stages: Mapping[int, int]) -> Counter[TensorView]:
         """Count the passes that read each source with more than one element per row."""
-        return Counter(
-            source
-            for source, _ in {
-                (source, stage)
-                for k, stage in stages.items()
-                if self._points[k] > rows
-                for source in self.graph.anchors[k].reach.sources
-                if int(source.numel) > rows
-            }
-        )
+        read: dict[int, set[TensorView]] = {}
+        for k, stage in stages.items():
+            if self._points[k] > rows:
+                read.setdefault(stage, set()).update(self.graph.anchors[k].reach.sources)
+        numel = self._numel
+        return Counter(t for sources in read.values() for t in sources if numel[t] > rows)
 
     def _space(self, number: int) -> Space:
         if number not in self._spaces:

@@ -1,7 +1,9 @@
 """Minimum cut: the cheapest set of arcs that separates a source from a sink.
 
-Dinic's algorithm (Soviet Math. Dokl. 11, 1970): shortest augmenting paths, one breadth-first level
-graph at a time. Capacities are integers, so that equal prices are equal.
+Push and relabel (Goldberg and Tarjan, J. ACM 35, 1988), in waves: every arc of the source is full
+at first, and a wave moves what waits at nodes closer to the sink, beginning with the farthest ones,
+so that what comes from the source along a chain of values arrives together. Capacities are
+integers, so that equal prices are equal.
 """
 
 from __future__ import annotations
@@ -37,57 +39,45 @@ class FlowNetwork:
 
         Among minimum cuts, the one with the fewest nodes on that side. It consumes the network.
         """
-        while (levels := self._levels(source, sink))[sink] >= 0:
-            self._saturate(source, sink, levels)
-        reaches = [False] * len(self._arcs)
-        reaches[sink] = True
-        stack = [sink]
-        while stack:
-            head = stack.pop()
+        waiting = [0] * len(self._arcs)
+        for arc in self._arcs[source]:
+            self._push(arc, self._left[arc], waiting)
+        while True:
+            # What waits at nodes that do not reach the sink would flow back to the source.
+            steps = self._steps(sink)
+            moved = [node for node in reversed(steps) if self._forward(node, steps, waiting)]
+            if not moved:
+                return [node in steps for node in range(len(self._arcs))]
+
+    def _push(self, arc: int, amount: int, waiting: list[int]) -> None:
+        """Let so much flow through an arc, and wait at its head."""
+        self._left[arc] -= amount
+        self._left[arc ^ 1] += amount
+        waiting[self._heads[arc]] += amount
+
+    def _forward(self, node: int, steps: dict[int, int], waiting: list[int]) -> bool:
+        """Push what waits at a node a step closer to the sink; False if nothing waits there."""
+        if not waiting[node] or not steps[node]:
+            return False
+        closer = steps[node] - 1
+        for arc in self._arcs[node]:
+            if self._left[arc] and steps.get(self._heads[arc]) == closer:
+                amount = min(waiting[node], self._left[arc])
+                self._push(arc, amount, waiting)
+                waiting[node] -= amount
+                if not waiting[node]:
+                    break
+        return True
+
+    def _steps(self, sink: int) -> dict[int, int]:
+        """Return the number of steps to the sink of nodes that reach it, nearest first."""
+        found = {sink: 0}
+        queue = deque([sink])
+        while queue:
+            head = queue.popleft()
             for arc in self._arcs[head]:
                 tail = self._heads[arc]
-                if self._left[arc ^ 1] and not reaches[tail]:
-                    reaches[tail] = True
-                    stack.append(tail)
-        return reaches
-
-    def _levels(self, source: int, sink: int) -> list[int]:
-        levels = [-1] * len(self._arcs)
-        levels[source] = 0
-        queue = deque([source])
-        while queue and levels[sink] < 0:
-            tail = queue.popleft()
-            for arc in self._arcs[tail]:
-                head = self._heads[arc]
-                if self._left[arc] and levels[head] < 0:
-                    levels[head] = levels[tail] + 1
-                    queue.append(head)
-        return levels
-
-    def _saturate(self, source: int, sink: int, levels: list[int]) -> None:
-        """Push flow along paths of increasing level until none is left."""
-        following = [0] * len(self._arcs)
-        path: list[int] = []
-        tail = source
-        while True:
-            if tail == sink:
-                pushed = min(self._left[arc] for arc in path)
-                for arc in path:
-                    self._left[arc] -= pushed
-                    self._left[arc ^ 1] += pushed
-                path, tail = [], source
-                continue
-            arcs = self._arcs[tail]
-            while following[tail] < len(arcs):
-                arc = arcs[following[tail]]
-                if self._left[arc] and levels[self._heads[arc]] == levels[tail] + 1:
-                    break
-                following[tail] += 1
-            if following[tail] < len(arcs):
-                path.append(arc)
-                tail = self._heads[arc]
-            elif path:
-                tail = self._heads[path.pop() ^ 1]
-                following[tail] += 1
-            else:
-                return
+                if self._left[arc ^ 1] and tail not in found:
+                    found[tail] = found[head] + 1
+                    queue.append(tail)
+        return found

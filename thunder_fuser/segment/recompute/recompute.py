@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from thunder_fuser.analysis.footprint import Footprint, is_whole, reads_more
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.segment.anchors.anchors import Anchors, members, union
 from thunder_fuser.segment.anchors.graph import AnchorGraph
@@ -53,6 +54,7 @@ class _Boundaries:
     computing  the first group that computes a value
     sources    tensors in memory before any kernel runs, as read by each group
     readers    groups that read such a tensor, in order
+    demanded   elements of values that a group needs, found when it is asked for another output
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class _Boundaries:
         self.computing: dict[Val, Group] = {}
         self.sources: dict[Group, AbstractSet[TensorView]] = {}
         self.readers: dict[TensorView, list[Group]] = {}
+        self.demanded: dict[Group, Mapping[TensorView, Footprint]] = {}
 
     def choose(self) -> None:
         """Choose the reads of each group, and add them to the outputs of their writers."""
@@ -201,7 +204,25 @@ class _Boundaries:
 
     def _reads_more(self, group: Group, v: TensorView) -> bool:
         """True if a group would have to read more elements to compute a value."""
-        footprint, loaded = self.graph.parts.footprint, group.loads(self.graph)
+        parts, loaded = self.graph.parts, group.loads(self.graph)
+        done = self._done(group)
+        if parts.is_static and not any(t in loaded for t in (*done, v)):
+            found = reads_more(self.graph.fusion, v, loaded, self._demanded_by(group))
+            if found is not None:
+                return found
+        return parts.footprint([*done, v], loaded) != parts.footprint(done, loaded)
+
+    def _done(self, group: Group) -> list[TensorView]:
+        """Return the values that a group computes as a whole."""
         made = [self.graph.anchors[k].tensor for k in members(group.anchors)]
-        done = list(dict.fromkeys((*made, *group.outputs)))
-        return footprint([*done, v], loaded) != footprint(done, loaded)
+        return list(dict.fromkeys((*made, *group.outputs)))
+
+    def _demanded_by(self, group: Group) -> Mapping[TensorView, Footprint]:
+        """Return the elements that a group needs of the values that it computes and reads. An
+        output that it computes as a whole for others does not change them.
+        """
+        known = self.demanded.get(group)
+        if known is None or not all(is_whole(t, known) for t in group.outputs):
+            known = self.graph.parts.demanded(self._done(group), group.loads(self.graph))
+            self.demanded[group] = known
+        return known

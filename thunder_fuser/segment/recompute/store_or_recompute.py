@@ -14,7 +14,7 @@ toggled one by one.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -97,6 +97,8 @@ def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice
 class _Problem:
     """Materialisation problem of several consumers.
 
+    least      lower bounds of the price at which each consumer computes a value; in `alone`, what
+               only values that are worth computing read is paid for by the one that reads it
     subgraphs  values that each consumer could profitably read or compute
     users      number of consumers that could read or compute a value
     shared     values whose write several consumers could share
@@ -111,6 +113,10 @@ class _Problem:
             _worth_asking(values, names, least, lambda v: values[v].write).keys()
             for names, least in zip(self.wanted, self._least, strict=True)
         ]
+        self._alone = [
+            _LeastOfComputing(values, ChainMap(_own_of(self._worth_computing(k)), self._own), names)
+            for k, names in enumerate(self.wanted)
+        ]
         self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
         self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
         self._common = [frozenset(self.shared).intersection(names) for names in self.subgraphs]
@@ -124,9 +130,23 @@ class _Problem:
             total += sum(self.values[v].compute or 0 for v in choice.computed)
         return total
 
-    def respond(self, consumer: int, extra: WritePrice) -> Choice:
-        """Return the cheapest choice of one consumer."""
-        return _response(self.values, self.wanted[consumer], self._least[consumer], extra)
+    def _worth_computing(self, consumer: int) -> dict[int, tuple[int, ...]]:
+        """Return the values that may be cheaper to compute than to read, for one consumer, even if
+        it pays for the whole write; with their operands.
+        """
+        least, values = self._least[consumer], self.values
+        return {
+            v: tuple(dict.fromkeys(value.operands))
+            for v in self.subgraphs[consumer]
+            if (value := values[v]).compute is not None and value.read + value.write > least(v)
+        }
+
+    def respond(self, consumer: int, extra: WritePrice, *, banned: bool = False) -> Choice:
+        """Return the cheapest choice of one consumer. If a value is `banned` from being read, the
+        consumer may compute others than those that were worth it.
+        """
+        least = self._least[consumer] if banned else self._alone[consumer]
+        return _response(self.values, self.wanted[consumer], least, extra)
 
     def answers(self, stored: Set[int]) -> list[Choice]:
         """Return each consumer's choice if writes of `stored` are free, others at its expense."""
@@ -199,6 +219,7 @@ class _Problem:
             self._answers[key] = self.respond(
                 consumer,
                 lambda v: NEVER if v == banned else 0 if v in stored else self.values[v].write,
+                banned=banned is not None,
             )
         return self._answers[key]
 
@@ -311,6 +332,11 @@ def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, 
         v: tuple(dict.fromkeys(producers(v)))
         for v in backward_slice((v for names in wanted for v in names), producers)
     }
+    return _own_of(operands)
+
+
+def _own_of(operands: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """Return for each value its operands that are operands of no other one of these values."""
     readers = Counter(u for found in operands.values() for u in found)
     return {v: [u for u in found if readers[u] == 1] for v, found in operands.items()}
 
