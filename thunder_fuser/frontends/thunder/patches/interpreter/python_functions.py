@@ -169,6 +169,11 @@ def _methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Function:
     return lambda held: getattr(held, name)(*args, **kwargs)
 
 
+def _vars(held: Any) -> dict[str, Any]:
+    found: dict[str, Any] = held.__dict__
+    return found
+
+
 def _insert(held: MutableSequence[Any], index: int, value: Any) -> None:
     held[index:index] = [value]
 
@@ -222,6 +227,7 @@ _INTERPRETED: Mapping[Any, Function] = {
             itertools.permutations,
         )
     },
+    vars: _vars,
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,
