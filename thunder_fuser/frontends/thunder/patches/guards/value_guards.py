@@ -174,8 +174,12 @@ def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
 
 def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
     """Guard the value at a place."""
-    constraint = (_check_symbol, Proxy(history=as_given(place)), expected)
-    jit_ext.get_jit_ctx().add_constraint(constraint)
+    add_guard_of(Proxy(history=as_given(place)), expected)
+
+
+def add_guard_of(value: Proxy, expected: Expected) -> None:
+    """Guard what a proxy of the trace stands for."""
+    jit_ext.get_jit_ctx().add_constraint((_check_symbol, value, expected))
 
 
 def is_of_caller(value: Any) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequen
 from functools import partial
 from typing import Any
 
+import torch
 from thunder.core import interpreter
 from thunder.core.utils import is_hashable
 
@@ -203,6 +204,10 @@ def _count(held: Sequence[Any], value: Any) -> int:
     return sum([1 for item in held if item is value or item == value])
 
 
+def _as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    return input.as_strided(size, stride, storage_offset)
+
+
 _INTERPRETED: Mapping[Any, Function] = {
     map: _map,
     filter: _filter,
@@ -228,6 +233,7 @@ _INTERPRETED: Mapping[Any, Function] = {
         )
     },
     vars: _vars,
+    torch.as_strided: _as_strided,  # Thunder knows the method
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,
