@@ -66,8 +66,8 @@ def _constants_of(function: Any) -> tuple[Any, ...]:
     return (function.__code__, *(function.__defaults__ or ()), *named)
 
 
-class _OfKeys(Expected):
-    """Type and keys of a dictionary of another type than dict, whose keys are not guarded yet."""
+class OfKeys(Expected):
+    """Type and keys of a dictionary."""
 
     def holds(self, given: Any) -> bool:
         return type(given) is type(self.value) and list(given) == list(self.value)
@@ -175,7 +175,7 @@ def expected_of(value: Any) -> Expected | None:
     if isinstance(value, type | enum.Enum):
         return _Same(value)
     if isinstance(value, dict) and type(value) is not dict:
-        return _OfKeys(value.copy())
+        return OfKeys(value.copy())
     if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
         return _OfType(type(value))
     if callable(value):

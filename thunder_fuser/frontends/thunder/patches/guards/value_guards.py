@@ -205,10 +205,15 @@ def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
     keys: list[Any] = []
     while place.inst in _SUBSCRIPTS:
         place, key = place.inputs
-        if key.inst is not PseudoInst.CONSTANT or not isinstance(key.value, str | int):
+        if key.inst is not PseudoInst.CONSTANT or not _is_readable(key):
             return None
         keys.append(key.value)
     return (place.inst, *reversed(keys)) if place.inst in _ROOTS else None
+
+
+def _is_readable(key: ProvenanceRecord) -> bool:
+    """True for keys that a prologue has, as constants or by a proxy."""
+    return isinstance(key.value, str | int) or hasattr(key, "proxy")
 
 
 def is_a_home(path: tuple[Any, ...]) -> bool:

@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     containers_built,
+    dictionary_keys,
     frames,
     method_calls,
     module_hooks,
@@ -10,6 +11,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
     python_functions,
     stack_moves,
     subscripts,
+    tensor_names,
     trees,
     unpacked_arguments,
     user_lines,
@@ -18,6 +20,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 PATCHES = (
     attribute_lookups,
     containers_built,
+    dictionary_keys,
     frames,
     method_calls,
     module_hooks,
@@ -25,6 +28,7 @@ PATCHES = (
     python_functions,
     stack_moves,
     subscripts,
+    tensor_names,
     trees,
     unpacked_arguments,
     user_lines,
