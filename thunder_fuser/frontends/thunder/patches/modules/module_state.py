@@ -113,6 +113,8 @@ class _CompileData:
             module.__class__ = CompiledModule
             for copied in ("_overrides_parameters", "_overrides_buffers", "_module_cache"):
                 module.__dict__[copied] = {}
+            for home in ("_parameters", "_buffers"):
+                module.__dict__[home] = module._model.__dict__[home]
 
 
 def register() -> None:
