@@ -191,6 +191,11 @@ def _clear(held: MutableSequence[Any]) -> None:
     del held[:]
 
 
+def _clear_items(held: dict[Any, Any]) -> None:
+    for key in [*held]:
+        del held[key]
+
+
 def _sort(held: list[Any], *, key: Function | None = None, reverse: bool = False) -> None:
     held[:] = sorted(held, key=key, reverse=reverse)
 
@@ -240,6 +245,7 @@ _INTERPRETED: Mapping[Any, Function] = {
     list.insert: _insert,
     list.remove: _remove,
     list.clear: _clear,
+    dict.clear: _clear_items,
     list.sort: _sort,
     list.__imul__: _repeated,
     list.count: _count,
