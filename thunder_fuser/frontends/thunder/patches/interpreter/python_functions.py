@@ -22,7 +22,10 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
-_OF_DEQUES = frozenset(value for value in vars(deque).values() if callable(value))
+_KEEPING = frozenset(
+    {*(value for value in vars(deque).values() if callable(value)), partial.__new__}
+)
+"""Methods that keep the tensors which they are given."""
 
 # ruff: noqa: B905, C416, UP028  (interpreted: builtin functions would not be)
 
@@ -258,8 +261,8 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     if is_hashable(fn):
         if fn in _INTERPRETED:
             return partial(interpreter._interpret_call, _INTERPRETED[fn])
-        if fn in _OF_DEQUES:
-            return None  # Thunder would take it for an operation on the tensors in it
+        if fn in _KEEPING:
+            return None  # Thunder would take it for an operation on the tensors that it keeps
     return original(fn, *args, **kwargs)
 
 
