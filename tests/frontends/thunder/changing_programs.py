@@ -41,6 +41,9 @@ class Options:
     def __init__(self):
         self.kind, self.tensor, self.numbers, self.table = None, torch.ones(3), [3], {"b": 1}
 
+    def scaled(self, x):
+        return x * self.count
+
 
 def helper(x):
     return x * COUNT
@@ -100,6 +103,22 @@ MERGES = (
     "joined = [2]\njoined.extend({list})\ny = y + sum(joined)",
 )
 """Reads of containers as a whole, which may be empty."""
+LOOKS = (
+    "y = y * (2 if 'extra' in {owner}.__dict__ else 3)",
+    "y = y * (2 if 'extra' not in vars({owner}) else 3)",
+    "y = y + {owner}.__dict__.get('extra', 3)",
+    "y = y + vars({owner}).get('extra', 3)",
+    "y = y * len(vars({owner}))",
+    "for name, value in vars(self.options).items():\n    y = y + len(name)",
+    "y = y * (2 if 'extra_parameter' in self._parameters else 3)",
+    "y = y + sum(len(name) for name in self._buffers)",
+    "y = self.inner.other(y)",
+    "y = options.scaled(y)",
+    "y = self.options.scaled(y)",
+    "y = self.inner(y)",
+    "for block in self.blocks:\n    y = block(y)",
+)
+"""Reads of names, and calls of methods, which an object may have attributes in place of."""
 WRITES = (
     "{count} = ({count} + 1) % 4",
     "{count} = {number}",
@@ -139,6 +158,25 @@ BETWEEN = (
     "handle and handle.remove()",
     "self.extra_parameter = nn.Parameter({values})",
 )
+REPLACES = (
+    "{owner}.extra = {number}",
+    "vars({owner}).pop('extra', None)",
+    "self.options = Options()",
+    "self.inner.other = (lambda y: y * {number})",
+    "vars(self.inner).pop('other', None)",
+    "self.inner.other = self.inner.forward",
+    "{owner}.scaled = (lambda y: y - {number})",
+    "vars({owner}).pop('scaled', None)",
+    "self.extra_parameter = nn.Parameter({values})",
+    "self._parameters.pop('extra_parameter', None)",
+    "self.register_buffer('extra_buffer', {values})",
+    "handle = self.inner.register_forward_hook("
+    "lambda module, inputs, keywords, y: y * {number}, with_kwargs=True)",
+    "handle = self.blocks[0].register_forward_pre_hook("
+    "lambda module, inputs, keywords: ((inputs[0] * {number},), keywords), with_kwargs=True)",
+    "handle and handle.remove()",
+    "handle and handle.remove()",
+)
 EMPTIES = ("{list}.clear()", "{table}.clear()", "{list}.extend([{number}, 2])", "{table}['d'] = 3")
 
 
@@ -162,6 +200,11 @@ def random_changing_program(seed: int, statements: int = 5, calls: int = 4) -> P
 def random_merging_program(seed: int, statements: int = 3, calls: int = 4) -> Program:
     """Return a program that merges containers, which are empty in some of its calls."""
     return _program(random.Random(seed), [MERGES], EMPTIES, statements, calls)
+
+
+def random_looking_program(seed: int, statements: int = 3, calls: int = 4) -> Program:
+    """Return a program that looks for names and calls methods, of objects that change between."""
+    return _program(random.Random(seed), [LOOKS], REPLACES, statements, calls)
 
 
 def _program(
@@ -267,5 +310,5 @@ def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
     elif hasattr(value, "__dict__") and not callable(value):
         _collect(name, vars(value), found)
     elif isinstance(value, nn.Module):
-        own = {k: v for k, v in vars(value).items() if not k.endswith("hooks")}
+        own = {k: v for k, v in vars(value).items() if "hooks" not in k}
         _collect(name, own, found)

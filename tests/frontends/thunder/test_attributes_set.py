@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import thunder_fuser
+from tests.frontends.thunder.programs import jit
 
 
 class Options:
@@ -174,3 +178,120 @@ def test_an_object_with_tensors_in_slots_is_refused() -> None:
         NotImplementedError, match=r"attribute kind is set to an object of .*Slotted"
     ):
         compiled(torch.randn(5), Options())
+
+
+class InSlots:
+    __slots__ = ("count", "last")
+
+    def __init__(self) -> None:
+        self.count, self.last = 1, torch.ones(3)
+
+
+class WithOwnSetter:
+    def __init__(self) -> None:
+        self.count, self.last = 1, torch.ones(3)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+        self.__dict__["sets"] = self.__dict__.get("sets", 0) + 1
+
+
+def kinds() -> dict[str, Any]:
+    """Objects of types that keep attributes in different ways."""
+    function = functools.partial(print)
+    held = {
+        "slots": InSlots(),
+        "setter": WithOwnSetter(),
+        "SimpleNamespace": SimpleNamespace(),
+        "exception": ValueError(),
+        "partial": function,
+        "thread": threading.local(),
+    }
+    for kind in held.values():
+        kind.count, kind.last = 1, torch.ones(3)
+    return held
+
+
+def set_by_operator(held: Any, y: Tensor) -> None:
+    held.last, held.count = y, held.count + 1
+
+
+def set_by_name(held: Any, y: Tensor) -> None:
+    setattr(held, "last", held.last + y)  # noqa: B010
+    setattr(held, "count", held.count * 2)  # noqa: B010
+
+
+def deleted_and_set(held: Any, y: Tensor) -> None:
+    del held.last
+    held.last = y
+    delattr(held, "count")
+    held.count = 4
+
+
+@pytest.mark.parametrize("change", [set_by_operator, set_by_name, deleted_and_set])
+@pytest.mark.parametrize("kind", kinds())
+def test_attributes_are_set_however_they_are_kept(
+    kind: str, change: Callable[[Any, Tensor], None]
+) -> None:
+    def program(held: Any, x: Tensor) -> Tensor:
+        y: Tensor = x * held.last * held.count
+        change(held, y)
+        return y + held.count
+
+    ours, theirs, compiled = kinds()[kind], kinds()[kind], jit(program)
+    for k in range(3):
+        x = torch.arange(3.0) + k
+        torch.testing.assert_close(compiled(ours, x), program(theirs, x))
+        torch.testing.assert_close((ours.count, ours.last), (theirs.count, theirs.last))
+
+
+BY_DICTIONARY: dict[str, Callable[[Any, Tensor], Any]] = {
+    "item": lambda held, y: held.__dict__.__setitem__("last", y),
+    "update": lambda held, y: vars(held).update(last=y, count=held.count + 1),
+    "setdefault": lambda held, y: vars(held).setdefault("other", y),
+    "pop": lambda held, y: vars(held).pop("other", None),
+    "clear": lambda held, y: (vars(held).clear(), vars(held).update(count=2, last=y)),
+}
+
+
+@pytest.mark.parametrize("name", BY_DICTIONARY)
+def test_attributes_are_set_through_their_dictionary(name: str) -> None:
+    def program(held: Any, x: Tensor) -> Tensor:
+        y: Tensor = x * held.last * held.count * len(vars(held))
+        BY_DICTIONARY[name](held, y)
+        return y + held.count + getattr(held, "other", 7)
+
+    ours, theirs = (SimpleNamespace(count=1, last=torch.ones(3), other=2) for _ in range(2))
+    compiled = jit(program)
+    for k in range(3):
+        x = torch.arange(3.0) + k
+        torch.testing.assert_close(compiled(ours, x), program(theirs, x))
+        torch.testing.assert_close(vars(ours), vars(theirs))
+
+
+class Counted:
+    count = 0
+
+
+def test_attributes_of_classes_are_refused() -> None:
+    def by_type(held: Counted, x: Tensor) -> Tensor:
+        type(held).count += 1
+        return x
+
+    def by_name(held: Counted, x: Tensor) -> Tensor:
+        Counted.count += 1
+        return x
+
+    def of_its_own(held: Counted, x: Tensor) -> Tensor:
+        class Made:
+            count = 1
+
+        Made.count = 3
+        return x * Made.count
+
+    x = torch.randn(3)
+    for program in (by_type, by_name):
+        with pytest.raises(NotImplementedError, match="sets count of the class Counted"):
+            jit(program)(Counted(), x)
+        assert Counted.count == 0
+    assert torch.equal(jit(of_its_own)(Counted(), x), x * 3)

@@ -6,6 +6,7 @@ import thunder_fuser
 from tests.frontends.thunder.changing_programs import (
     faults,
     random_changing_program,
+    random_looking_program,
     random_merging_program,
 )
 from tests.frontends.thunder.programs import jit
@@ -28,6 +29,14 @@ def test_changes_between_calls_are_followed(first: int) -> None:
 def test_merged_containers_may_be_empty(first: int) -> None:
     for seed in range(first, first + 10):
         program = random_merging_program(seed)
+        with thunder_fuser.options(fuel=0):
+            assert not (found := faults(program, jit)), f"{found}\n{program}"
+
+
+@blocks(100, 10, always=10)
+def test_names_and_methods_are_those_of_each_call(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = random_looking_program(seed)
         with thunder_fuser.options(fuel=0):
             assert not (found := faults(program, jit)), f"{found}\n{program}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 from typing import Any
 
 import pytest
@@ -93,3 +94,40 @@ def test_an_object_that_refers_to_itself_is_refused() -> None:
 
     with pytest.raises(NotImplementedError, match="refers to itself"):
         jit(program)(torch.ones(3))
+
+
+class Colour(enum.Enum):
+    RED = 2
+
+
+class Name(str, enum.Enum):
+    FIRST = "first"
+
+
+def test_dictionaries_with_keys_of_all_kinds() -> None:
+    def program(x: Tensor, key: Any, held: dict[Any, Any]) -> dict[Any, Any]:
+        made = {Colour.RED: x * 2, Name.FIRST: [x + 1, {0.5: x - 1, key: x}], (0, 1): 3}
+        return {**held, **made, "held": held}
+
+    compiled = jit(program)
+    for key in ("a", "b", 3, 1.5, Colour.RED):
+        x, held = torch.randn(3, requires_grad=True), {Colour.RED: 1, None: torch.ones(2), 2.5: 4}
+        ours, theirs = compiled(x, key, held), program(x, key, held)
+        assert list(ours) == list(theirs)
+        assert [type(k) for k in ours] == [type(k) for k in theirs]
+        assert ours["held"] is held
+        torch.testing.assert_close(ours[Name.FIRST][1][key], x)
+        torch.testing.assert_close(ours[Colour.RED], x * 2)
+        assert torch.equal(*torch.autograd.grad(ours[Colour.RED].sum(), x), torch.full((3,), 2.0))
+
+
+def test_an_attribute_is_set_to_such_a_dictionary() -> None:
+    held: Any = Cache()
+
+    def program(x: Tensor) -> Tensor:
+        held.by_colour = {Colour.RED: x * 2}
+        return x
+
+    x = torch.randn(3)
+    jit(program)(x)
+    assert torch.equal(held.by_colour[Colour.RED], x * 2)

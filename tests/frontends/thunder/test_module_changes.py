@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -86,4 +87,57 @@ def test_a_removed_hook_runs_no_longer() -> None:
     compiled = jit(net)
     torch.testing.assert_close(compiled(x), net(x))
     hook.remove()
+    torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_hooks_with_keywords_run() -> None:
+    net = Net()
+    compiled = jit(net)
+    x = torch.randn(3, 2)
+    compiled(x)
+    for module in (net.first, net):
+        handles = [
+            module.register_forward_hook(lambda m, a, k, y: y * 2, with_kwargs=True),
+            module.register_forward_pre_hook(lambda m, a, k: ((a[0] + 1,), k), with_kwargs=True),
+        ]
+        torch.testing.assert_close(compiled(x), net(x))
+        for handle in handles:
+            handle.remove()
+            torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_a_hook_that_is_registered_again_with_keywords_is_called_with_them() -> None:
+    def hook(module: nn.Module, *given: Any) -> Tensor:
+        found: Tensor = given[-1] * len(given)
+        return found
+
+    net = Net()
+    compiled = jit(net)
+    x = torch.randn(3, 2)
+    for with_keywords in (False, True):
+        handle = net.first.register_forward_hook(hook, with_kwargs=with_keywords)
+        torch.testing.assert_close(compiled(x), net(x))
+        handle.remove()
+
+
+def test_hooks_of_all_modules_run_once_for_each() -> None:
+    net = Net()
+    compiled = jit(net)
+    x = torch.randn(3, 2)
+    compiled(x)
+    hook = nn.modules.module.register_module_forward_hook(lambda module, inputs, y: y * 2)
+    try:
+        torch.testing.assert_close(compiled(x), net(x))
+    finally:
+        hook.remove()
+    torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_hooks_of_the_compiled_module_run() -> None:
+    net = Net()
+    compiled = jit(net)
+    x = torch.randn(3, 2)
+    handle = compiled.register_forward_hook(lambda module, inputs, y: y * 3)  # type: ignore[attr-defined]
+    torch.testing.assert_close(compiled(x), 3 * net(x))
+    handle.remove()
     torch.testing.assert_close(compiled(x), net(x))

@@ -37,6 +37,9 @@ def _queue(xs: list[Tensor]) -> Tensor:
 
 PROGRAMS: list[Callable[[list[Tensor]], Any]] = [
     sum,
+    lambda xs: functools.partial(torch.mul, xs[0])(2),
+    lambda xs: functools.partial(torch.clamp, min=xs[0].mean())(xs[0] * 2),
+    lambda xs: functools.partial(functools.partial(torch.addcmul, xs[0]), xs[0])(xs[0], value=3),
     lambda xs: sum(xs[1:], xs[0]),
     lambda xs: sum(xs[1:], start=xs[0] * 2),
     lambda xs: sum({"a": xs[0], "b": xs[1]}.values()),

@@ -42,7 +42,6 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1],
     "vjp": lambda x: torch.func.vjp(torch.sin, x)[0],
     "jacrev": lambda x: torch.func.jacrev(torch.sin)(x),
-    "functional_call": lambda x: torch.func.functional_call(linear, {"bias": x}, (x,)),
     "torch.autograd.grad": lambda x: torch.autograd.grad((x * 2).sum(), x)[0],
     "BackwardHook": a_full_backward_hook,
     "register_hook": a_hook,

@@ -68,6 +68,17 @@ def test_flags_without_gradients() -> None:
         jit(lambda x: x.requires_grad_() * 2)(torch.ones(3))
 
 
+def test_a_flag_that_an_update_changes() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = x * 2
+        before = y.requires_grad
+        y.add_(w)
+        return y * 3 if y.requires_grad and not before else y * 5
+
+    for requires_grad in (True, False):
+        check(program, torch.ones(3), torch.ones(3, requires_grad=requires_grad))
+
+
 def test_views_are_views() -> None:
     def program(x: Tensor) -> list[Tensor]:
         return [+x, x[0].broadcast_to(2, 4)]

@@ -16,9 +16,7 @@ import thunder
 import torch
 from torch import Tensor, nn
 
-import thunder_fuser
-
-EXECUTORS = [thunder_fuser.executor]
+from tests.frontends.thunder.programs import jit
 
 
 class Colour(enum.Enum):
@@ -99,7 +97,7 @@ GLOBAL: Any = None
 def as_argument(
     run: Callable[[Tensor, Any], Tensor], values: list[Any], x: Tensor
 ) -> tuple[list[Tensor], int]:
-    compiled = thunder.jit(run, executors=EXECUTORS)
+    compiled = jit(run)
     return [compiled(x, value) for value in values], thunder.cache_misses(compiled)
 
 
@@ -113,7 +111,7 @@ def as_attribute(
             return run(x, self.value)
 
     holder, found = Holder(), []
-    compiled = thunder.jit(holder, executors=EXECUTORS)
+    compiled = jit(holder)
     for value in values:
         holder.value = value
         found.append(compiled(x))
@@ -124,7 +122,7 @@ def as_global(
     run: Callable[[Tensor, Any], Tensor], values: list[Any], x: Tensor
 ) -> tuple[list[Tensor], int]:
     global GLOBAL
-    compiled, found = thunder.jit(lambda x: run(x, GLOBAL), executors=EXECUTORS), []
+    compiled, found = jit(lambda x: run(x, GLOBAL)), []
     for value in values:
         GLOBAL = value
         found.append(compiled(x))
@@ -148,7 +146,7 @@ def test_items_are_guarded_by_keys_of_all_types_that_a_prologue_reads(key: Any) 
     def program(x: Tensor, values: dict[Any, Any]) -> Tensor:
         return x * 2 if values[key] is None else x * 3
 
-    compiled, x = thunder.jit(program, executors=EXECUTORS), torch.randn(5)
+    compiled, x = jit(program), torch.randn(5)
     for value in (None, torch.relu, None):
         assert torch.equal(compiled(x, {key: value}), program(x, {key: value}))
 
@@ -164,7 +162,7 @@ def test_equal_values_share_a_program() -> None:
         y = f(x) * options.factor * len(names)
         return y if n is None else y + 1
 
-    compiled = thunder.jit(run, executors=EXECUTORS)
+    compiled = jit(run)
     x = torch.randn(5)
     for _ in range(3):
         arguments = (lambda x: x.sin() * 2, Options(0.5), {"a", "b"}, None)
@@ -176,7 +174,7 @@ def test_a_replaced_submodule_is_run() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.GELU()))
     inner = model[2]
     assert isinstance(inner, nn.Sequential)
-    compiled = thunder.jit(model, executors=EXECUTORS)
+    compiled = jit(model)
     x = torch.randn(3, 4)
 
     def check(programs: int) -> None:
@@ -198,7 +196,7 @@ def test_a_replaced_submodule_is_run() -> None:
 
 def test_a_bias_that_is_given_later_is_added() -> None:
     linear = nn.Linear(4, 4, bias=False)
-    compiled = thunder.jit(linear, executors=EXECUTORS)
+    compiled = jit(linear)
     x, bias = torch.randn(3, 4), nn.Parameter(torch.randn(4))
     for given in (None, bias, None):
         linear.register_parameter("bias", given)
@@ -207,7 +205,7 @@ def test_a_bias_that_is_given_later_is_added() -> None:
 
 def test_a_model_has_one_guard_of_its_submodules() -> None:
     model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(8)])
-    compiled = thunder.jit(model, executors=EXECUTORS)
+    compiled = jit(model)
     compiled(torch.randn(3, 4))
     prologue = str(thunder.last_prologue_traces(compiled)[-1])
     assert prologue.count("the submodules of its first call") <= 1
@@ -244,7 +242,7 @@ def test_properties_have_the_values_of_the_trace() -> None:
             return self.linear(x) @ made * self.pair["weight"].sum() + len(self.pair["shape"])
 
     model = Properties()
-    compiled = thunder.jit(model, executors=[thunder_fuser.executor])
+    compiled = jit(model)
     for _ in range(2):
         x = torch.randn(3, 4)
         torch.testing.assert_close(compiled(x), model(x))
@@ -277,7 +275,7 @@ def test_what_is_made_at_each_reading_has_no_guard() -> None:
             return y if self.token is not None else x
 
     model = Making()
-    compiled = thunder.jit(model, executors=[thunder_fuser.executor])
+    compiled = jit(model)
     for _ in range(3):
         x = torch.randn(3)
         torch.testing.assert_close(compiled(x), x * 60)
@@ -286,7 +284,55 @@ def test_what_is_made_at_each_reading_has_no_guard() -> None:
 
 def test_functions_of_modules_of_python_are_constant() -> None:
     """A guard for each `operator.mul` would be of code, which no program replaces."""
-    compiled = thunder.jit(lambda x: operator.mul(x, torch.sin(x)), executors=EXECUTORS)
+    compiled = jit(lambda x: operator.mul(x, torch.sin(x)))
     x = torch.randn(4)
     torch.testing.assert_close(compiled(x), x * x.sin())
     assert "check_value(" not in str(thunder.last_prologue_traces(compiled)[-1])
+
+
+class Scaled:
+    """An object of which the methods below are called."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def times(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+    def plus(self, x: Tensor) -> Tensor:
+        return x + self.factor
+
+
+class ScaledModule(Scaled, nn.Module):
+    def __init__(self, factor: float) -> None:
+        nn.Module.__init__(self)
+        Scaled.__init__(self, factor)
+
+
+@pytest.mark.parametrize("kind", [Scaled, ScaledModule])
+def test_an_attribute_in_place_of_a_method_is_called(kind: Callable[[float], Any]) -> None:
+    held = kind(3)
+    compiled, x = jit(lambda x: held.times(x) + 1), torch.randn(3)
+    for change in (
+        lambda: None,
+        lambda: setattr(held, "times", held.plus),
+        lambda: setattr(held, "factor", 5),
+        lambda: setattr(held, "times", lambda x: x - 1),
+        lambda: setattr(held, "times", kind(7).times),
+        lambda: delattr(held, "times"),
+    ):
+        change()
+        assert torch.equal(compiled(x), held.times(x) + 1)
+
+
+def test_bound_methods_in_a_list_are_guarded() -> None:
+    held = [Scaled(2).times]
+    compiled, x = jit(lambda x: [f(x) for f in held]), torch.randn(3)
+    for change in (
+        lambda: None,
+        lambda: held.append(Scaled(4).plus),
+        lambda: setattr(held[0].__self__, "factor", 3),
+        lambda: held.reverse(),
+    ):
+        change()
+        assert all(map(torch.equal, compiled(x), [f(x) for f in held]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+_DROPOUT = "dropout_p"
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[misc]
@@ -19,9 +21,21 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(
+            func, args, kwargs
+        ):
             self.found.append(str(func.overloadpacket.__name__))
         return func(*args, **(kwargs or {}))
+
+
+def _drops_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    """True for operators of attention with a dropout of 0."""
+    names = [argument.name for argument in func._schema.arguments]
+    if _DROPOUT not in names:
+        return False
+    default = func._schema.arguments[names.index(_DROPOUT)].default_value
+    given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+    return bool(given.get(_DROPOUT, default) == 0)
 
 
 def refuse_draws(name: str, meta: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -83,8 +83,7 @@ def _multi_head_attention_forward(
     is_causal: bool = False,
 ) -> tuple[TensorProxy, TensorProxy | None]:
     floats(query, key, value)
-    given = (bias_k, bias_v, static_k, static_v)
-    if any(x is not None for x in given) or add_zero_attn:
+    if static_k is not None or static_v is not None:
         raise Unusual
     is_batched = query.ndim == 3
     if not is_batched:
@@ -102,6 +101,9 @@ def _multi_head_attention_forward(
         projected = _projected((query, key, value), apart, in_proj_bias)
     else:
         projected = _packed((query, key, value), in_proj_weight, in_proj_bias)
+    sizes, projected, mask = _with_further_keys(
+        sizes, projected, mask, (bias_k, bias_v), add_zero_attn, hint
+    )
     rows = (sizes.queries, sizes.keys, sizes.keys)
     heads = tuple(_by_head(x, n, sizes) for x, n in zip(projected, rows, strict=True))
     dropped = dropout_p if training else 0.0
@@ -201,6 +203,32 @@ def _packed(
     parts.append((weight[width:], None if bias is None else bias[width:]))
     first, both = (ltorch.linear(x, *part) for x, part in zip(tensors[:2], parts, strict=True))
     return [first, *ltorch.chunk(both, 2, -1)]
+
+
+def _with_further_keys(
+    sizes: _Heads,
+    projected: list[TensorProxy],
+    mask: TensorProxy | None,
+    biases: tuple[TensorProxy | None, ...],
+    has_zeros: bool,
+    is_causal: bool,
+) -> tuple[_Heads, list[TensorProxy], TensorProxy | None]:
+    """Append keys and values that all batches share, of parameters [1, 1, embedding] and of zeros;
+    no mask hides them.
+    """
+    given = [bias is not None for bias in biases]
+    count = int(any(given)) + int(has_zeros)
+    if (count and is_causal) or any(given) != all(given):
+        raise Unusual
+    query, *others = projected
+    for k, bias in enumerate(biases):
+        x, shape = others[k], (1, sizes.batch, others[k].shape[-1])
+        further = [] if bias is None else [ltorch.expand(bias, shape)]
+        zeros = [ltorch.zeros(shape, dtype=x.dtype, device=x.device)] if has_zeros else []
+        others[k] = ltorch.cat([x, *further, *zeros]) if count else x
+    if mask is not None and count:
+        mask = ltorch.pad(mask, (0, count))
+    return sizes._replace(keys=sizes.keys + count), [query, *others], mask
 
 
 def _by_head(x: TensorProxy, rows: int, sizes: _Heads) -> TensorProxy:

@@ -5,6 +5,7 @@ the gradients through updates.
 from thunder_fuser.frontends.thunder.updates import (
     detached_results,
     layouts,
+    layouts_asked,
     order,
     owned_results,
     repeated_arguments,
@@ -17,6 +18,7 @@ def register() -> None:
     """Patch how Thunder differentiates updates, once, when the frontend is imported."""
     for patch in (
         layouts,
+        layouts_asked,
         order,
         owned_results,
         repeated_arguments,

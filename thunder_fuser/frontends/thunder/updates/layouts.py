@@ -16,7 +16,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
-from thunder.core import proxies, update_aliases
+from thunder.core import dtypes, proxies, update_aliases
 from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
@@ -29,11 +29,11 @@ from thunder_fuser.frontends.thunder.updates.effects import effect
 
 _Strides = tuple[int, ...]
 
-_Noted = tuple[object, _Strides, weakref.ref[torch.Tensor]]
+_Noted = tuple[object, _Strides, int, weakref.ref[torch.Tensor]]
 _noted: weakref.WeakKeyDictionary[Any, dict[int, _Noted]]
 _noted = weakref.WeakKeyDictionary()
-"""Provenance, strides and tensor of the arguments of the call that is traced, by compile data and
-`id` of the provenance, which a proxy keeps as its name changes.
+"""Provenance, strides, storage offset and tensor of the arguments of the call that is traced, by
+compile data and `id` of the provenance, which a proxy keeps as its name changes.
 """
 
 
@@ -41,23 +41,34 @@ def _proxy(original: Callable[..., TensorProxy], t: torch.Tensor, /, **options: 
     """Return the proxy of an argument, whose strides are noted."""
     found = original(t, **options)
     if (data := get_compile_data()) is not None and t.layout is torch.strided:
-        noted = found.history, t.stride(), weakref.ref(t)
+        noted = found.history, t.stride(), t.storage_offset(), weakref.ref(t)
         _noted.setdefault(data, {})[id(found.history)] = noted
     return found
 
 
 def tensor_of(x: TensorProxy) -> torch.Tensor | None:
     """Return the argument in the call that is traced, if it is a plain tensor in memory."""
-    noted = _noted.get(get_compile_data(), {}).get(id(x.history))
-    t = None if noted is None else noted[2]()
+    noted = _noted_of(x)
+    t = None if noted is None else noted[-1]()
     return t if type(t) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def layout_of(x: TensorProxy) -> tuple[_Strides, int] | None:
+    """Return strides and storage offset of an argument in the call that is traced; None of other
+    tensors.
+    """
+    noted = _noted_of(x)
+    return None if noted is None or len(noted[1]) != x.ndim else noted[1:3]
+
+
+def _noted_of(x: TensorProxy) -> _Noted | None:
+    return _noted.get(get_compile_data(), {}).get(id(x.history))
 
 
 def _strides_of(x: TensorProxy) -> _Strides:
     """Return the strides of an argument in the call that is traced; row-major if unknown."""
-    noted = _noted.get(get_compile_data(), {}).get(id(x.history))
-    if noted is not None and len(noted[1]) == x.ndim:
-        return noted[1]
+    if (layout := layout_of(x)) is not None:
+        return layout[0]
     dense: _Strides = torch.empty(x.shape, device="meta").stride()
     return dense
 
@@ -75,7 +86,7 @@ def copying_calls(
                 dtype, shape = stated(x)
                 made = torch.empty_strided(shape, strides[x.name], dtype=dtype, device="meta")
                 known[x.name] = made
-    found = {name for symbol in symbols for name in _run(symbol, known)}
+    found = {name for symbol in symbols for name in run_on_meta(symbol, known, set())}
     return frozenset(found & _shown(symbols).keys())
 
 
@@ -111,9 +122,14 @@ def memories_of(symbols: Sequence[BoundSymbol]) -> tuple[dict[str, str], set[str
     return memories, updated
 
 
-def _run(symbol: BoundSymbol, known: dict[str, torch.Tensor]) -> Iterator[str]:
+def run_on_meta(
+    symbol: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]
+) -> Iterator[str]:
     """Run a call on meta tensors; yield results that are copies though Thunder counts them as
     views.
+
+    known    meta tensors by name, to which results are added
+    unknown  names of results of which the strides are assumed, to which others are added
     """
     outs = [x for x in symbol.flat_proxy_outs if isinstance(x, TensorProxy)]
     if not outs or not all(map(is_plain, outs)) or all(x.name in known for x in outs):
@@ -122,19 +138,21 @@ def _run(symbol: BoundSymbol, known: dict[str, torch.Tensor]) -> Iterator[str]:
     if update_aliases._is_inplace_op(symbol) and source is not None:
         known |= dict.fromkeys((x.name for x in outs), source)
         return
-    view = _VIEWS_IN_TORCH.get(symbol.sym.id)
-    if view is not None and source is not None:
-        found: list[torch.Tensor] | None = [view(source, *symbol.args[1:])]
+    function = _IN_TORCH.get(symbol.sym.id)
+    if function is not None and source is not None:
+        found: list[torch.Tensor] | None = [function(source, *symbol.args[1:])]
     else:
         found = on_meta(symbol, known)
     if found is None and symbol.subsymbols:
         for part in symbol.subsymbols:
-            yield from _run(part, known)
+            yield from run_on_meta(part, known, unknown)
     pairs = zip(outs, found if found is not None else [None] * len(outs), strict=True)
     for x, value in pairs:
         if value is None or tuple(value.shape) != tuple(x.shape):
             dtype, shape = stated(x)
             value = torch.empty(shape, dtype=dtype, device="meta")
+            if x.name not in known:
+                unknown.add(x.name)
         value = known.setdefault(x.name, value)
         if update_aliases._is_view_creation_op(symbol) and not _share(value, source):
             yield x.name
@@ -146,11 +164,12 @@ def _broadcast(x: torch.Tensor, shape: Sequence[int], dims: Sequence[int]) -> to
     return x.expand(shape)
 
 
-_VIEWS_IN_TORCH: Mapping[object, Callable[..., torch.Tensor]] = {
+_IN_TORCH: Mapping[object, Callable[..., torch.Tensor]] = {
     PrimIDs.TRANSPOSE: torch.permute,
     PrimIDs.SQUEEZE: torch.squeeze,
     PrimIDs.BROADCAST_IN_DIM: _broadcast,
     PrimIDs.SHALLOW_COPY: lambda x: x,
+    PrimIDs.CONVERT_ELEMENT_TYPE: lambda x, dtype: x.to(dtypes.to_torch_dtype(dtype)),
 }
 """Primitives for which the torch executor has a transform and no function."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import WrapperDescriptorType
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -26,11 +27,12 @@ from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.core.utils import is_hashable
 from thunder.executors.pythonex import ex
 from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
@@ -38,6 +40,13 @@ _original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]
 _process: Callable[[Any, TraceCtx], None] = jit_ext.process_recorded_modifications
 _ATTRIBUTES = "__dict__"
 _MEMBERS = ("_parameters", "_buffers", "_modules")
+
+
+class _Constant:
+    """An object that the trace has, of which the epilogue knows no parts."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
@@ -56,13 +65,14 @@ def _delete_attribute(target: Any, name: str, /) -> None:
     delattr(target, name)
 
 
-_delete_attribute_symbol = ex.register_operator(
+delete_attribute = ex.register_operator(
     "delete_attribute",
     meta=lambda target, name, /: None,
     fn=_delete_attribute,
     tags=[OpTags.DONT_DCE],
 )
 _DELETED = object()
+_CHANGES = frozenset({dict.__setitem__, dict.__delitem__})
 
 
 def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> Any:
@@ -95,27 +105,83 @@ def _delete(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any
     target = stack.getitem_wrapped(-1)
     if not is_patched() or not _is_outer(target):
         return original(inst, stack=stack, **state)
-    name, held = inst.argval, unwrap(target)
-    if type(held).__delattr__ not in (object.__delattr__, Module.__delattr__) or any(
-        name in getattr(held, members, ()) for members in _MEMBERS
-    ):
+    stack.pop_wrapped()
+    done = _record_deletion(target, wrap_const(inst.argval))
+    return done if done is INTERPRETER_SIGNALS.EXCEPTION_RAISED else None
+
+
+def _delete_by_name(target: WrappedValue, name: WrappedValue) -> Any:
+    """Do `delattr(target, name)`; return None, wrapped, or the interpreter's signal."""
+    if is_patched() and _is_outer(target):
+        return _record_deletion(target, name)
+    try:
+        delattr(unwrap(target), unwrap(name))
+    except Exception as error:
+        return interpreter.do_raise(error)
+    target.attribute_wrappers.pop(unwrap(name), None)
+    return wrap_const(None)
+
+
+def _record_deletion(target: WrappedValue, name: WrappedValue) -> Any:
+    held, text = unwrap(target), unwrap(name)
+    deletes = type(held).__delattr__
+    is_own = deletes is not Module.__delattr__ and not isinstance(deletes, WrapperDescriptorType)
+    if is_own or any(text in getattr(held, members, ()) for members in _MEMBERS):
         error = NotImplementedError(
-            f"a compiled function deletes {name}, a parameter, buffer or submodule, or an "
+            f"a compiled function deletes {text}, a parameter, buffer or submodule, or an "
             f"attribute that {type(held).__name__} deletes by its own method; delete it outside"
         )
         return interpreter.do_raise(error)
     attributes = _attributes_of(target)
     if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         return attributes
-    if name not in unwrap(attributes):
-        return interpreter.do_raise(AttributeError(name))
-    stack.pop_wrapped().attribute_wrappers.pop(name, None)
-    # Setting it makes the dictionary one of the trace, and has the change recorded.
+    if text not in unwrap(attributes):
+        return interpreter.do_raise(AttributeError(text))
+    target.attribute_wrappers.pop(text, None)
+    return _delete_item(attributes, name)
+
+
+def _get_attribute(
+    original: Callable[..., Any], held: WrappedValue, name: WrappedValue, *default: WrappedValue
+) -> Any:
+    """Return a wrapped attribute, or the interpreter's signal; note whose dictionary one is."""
+    found = original(held, name, *default)
+    if unwrap(name) == _ATTRIBUTES and isinstance(found, WrappedValue) and is_patched():
+        found.owner = held
+    return found
+
+
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None. What a program sets or deletes
+    in the dictionary of an object's attributes is an attribute of that.
+    """
+    if not is_hashable(fn) or fn not in _CHANGES or not _is_of_attributes(args[0]):
+        return original(fn, *args, **kwargs)
+    attributes, name = args[:2]
+    attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
+    wrappers = attributes.owner.attribute_wrappers
+    if fn is dict.__setitem__:
+        wrappers[unwrap(name)] = args[2]
+    else:
+        wrappers.pop(unwrap(name), None)
+        if unwrap(attributes).get(unwrap(name), _DELETED) is not _DELETED:
+            return _delete_item
+    return original(fn, *args, **kwargs)
+
+
+def _is_of_attributes(value: Any) -> bool:
+    return hasattr(value, "owner") and path_of(value.provenance) is not None
+
+
+def _delete_item(attributes: WrappedValue, name: WrappedValue) -> Any:
+    """Delete a name that is there. Setting it makes the dictionary one of the trace, and has the
+    change recorded.
+    """
     for change, *value in ((dict.__setitem__, wrap_const(_DELETED)), (dict.__delitem__,)):
-        done = interpreter._interpret_call(change, attributes, wrap_const(name), *value)
+        done = interpreter._interpret_call(change, attributes, name, *value)
         if done is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             return done
-    return None
+    return wrap_const(None)
 
 
 def _is_root(target: WrappedValue) -> bool:
@@ -156,14 +222,7 @@ def _write_attributes(changed: WrappedValue, changes: Any, epilogue: TraceCtx) -
             if unwrap(value) is not _DELETED:
                 set_attribute(target, name, built(name, value))
             elif name in changed.original_value:
-                _delete_attribute_symbol(target, name)
-
-
-class _Constant:
-    """An object that the trace has made, of which the epilogue knows no parts."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+                delete_attribute(target, name)
 
 
 def built(name: str, value: WrappedValue) -> Any:
@@ -193,5 +252,8 @@ def _parts(value: Any) -> list[Any]:
 def register() -> None:
     """Patch Thunder's interpreter and tracer to record changes and write them to the epilogue."""
     _LOOKASIDES[object.__setattr__] = _record
+    ask_first(_lookaside)
+    _LOOKASIDES[getattr] = partial(_get_attribute, _LOOKASIDES[getattr])
+    _LOOKASIDES[delattr] = _delete_by_name
     _HANDLERS["DELETE_ATTR"] = partial(_delete, _HANDLERS["DELETE_ATTR"])
     jit_ext.process_recorded_modifications = _process_changes

@@ -1,4 +1,5 @@
-"""Names from outside that a traced function binds: `global step; step += 1`, and `nonlocal`.
+"""Names from outside that a traced function binds: `global step; step += 1`, `nonlocal`, and
+attributes of objects that have them in slots. Attributes of classes are refused.
 
 Thunder 0.2.6 binds them while it traces: the caller was left with proxies of the trace, and later
 calls changed nothing. Here they are given back their values when the trace is made, and are bound
@@ -11,21 +12,26 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import CellType
+from types import MemberDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import thunder
 from thunder.core import interpreter, jit_ext
-from thunder.core.interpreter import WrappedValue
+from thunder.core.interpreter import PseudoInst, WrappedValue, interpreter_needs_wrap, unwrap
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.changes.attributes_set import built, set_attribute
+from thunder_fuser.frontends.thunder.patches.changes.attributes_set import (
+    built,
+    delete_attribute,
+    set_attribute,
+)
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
+_LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _CONTENTS = "cell_contents"
 _UNBOUND = object()
@@ -45,7 +51,7 @@ _set_global_symbol = ex.register_operator(
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A name from outside: the cell or the dictionary that binds it, and its value before."""
+    """A name from outside: the object or the globals that bind it, and its value before."""
 
     home: WrappedValue
     name: str
@@ -53,32 +59,33 @@ class _Binding:
 
     @classmethod
     def of(cls, home: WrappedValue, name: str) -> _Binding:
-        """Return the binding of a name in a cell, whose only name is `_CONTENTS`, or in globals."""
-        if isinstance(home.value, CellType):
-            return cls(home, name, getattr(home.value, name, _UNBOUND))
-        return cls(home, name, home.value.get(name, _UNBOUND))
+        """Return the binding of an attribute, such as `_CONTENTS` of a cell, or a global name."""
+        if isinstance(home.value, dict):
+            return cls(home, name, home.value.get(name, _UNBOUND))
+        return cls(home, name, getattr(home.value, name, _UNBOUND))
 
     def restore(self) -> None:
         """Bind the name as it was before."""
-        cell = isinstance(self.home.value, CellType)
+        is_global = isinstance(self.home.value, dict)
         if self.before is not _UNBOUND:
-            (setattr if cell else _set_global)(self.home.value, self.name, self.before)
-        elif cell:
-            del self.home.value.cell_contents
-        else:
+            (_set_global if is_global else setattr)(self.home.value, self.name, self.before)
+        elif is_global:
             self.home.value.pop(self.name, None)
+        elif hasattr(self.home.value, self.name):
+            delattr(self.home.value, self.name)
 
     def write(self, epilogue: TraceCtx) -> None:
         """Write the last value of the name to the epilogue."""
         target = Proxy(history=as_given(self.home.provenance))
         with tracectx(epilogue):
             epilogue.add_name(target.name)
-            if isinstance(self.home.value, CellType):
-                value = built(self.name, self.home.attribute_wrappers[self.name])
-                set_attribute(target, self.name, value)
-            else:
+            if isinstance(self.home.value, dict):
                 value = built(self.name, self.home.item_wrappers[self.name])
                 _set_global_symbol(target, self.name, value)
+            elif (last := self.home.attribute_wrappers.get(self.name)) is not None:
+                set_attribute(target, self.name, built(self.name, last))
+            elif self.before is not _UNBOUND:
+                delete_attribute(target, self.name)
 
 
 class _Tracing(threading.local):
@@ -106,6 +113,58 @@ def _store_cell(original: Callable[..., Any], inst: Any, /, frame: Any, **state:
 def _store_global(original: Callable[..., Any], inst: Any, /, frame: Any, **state: Any) -> Any:
     _remember(frame.globals, inst.argval)
     return original(inst, frame=frame, **state)
+
+
+def _delete(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
+    target = stack.getitem_wrapped(-1)
+    if not _is_in_dictionary(unwrap(target), inst.argval):
+        _remember(target, inst.argval)
+        target.attribute_wrappers.pop(inst.argval, None)
+    return original(inst, stack=stack, **state)
+
+
+def _delete_by_name(original: Callable[..., Any], target: WrappedValue, name: WrappedValue) -> Any:
+    if is_patched() and not _is_in_dictionary(unwrap(target), unwrap(name)):
+        _remember(target, unwrap(name))
+    return original(target, name)
+
+
+def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    if not isinstance(fn, WrapperDescriptorType) or fn.__name__ != "__setattr__" or len(args) != 3:
+        return original(fn, *args, **kwargs)
+    target, name = args[0], unwrap(args[1])
+    if isinstance(unwrap(target), type) and not _is_made_in_trace(target):
+        return lambda *_: interpreter.do_raise(_refusal(unwrap(target), name))
+    if _is_in_dictionary(unwrap(target), name):
+        return _LOOKASIDES[object.__setattr__]
+    _remember(target, name)
+    return interpreter_needs_wrap(partial(_set, fn))
+
+
+def _is_made_in_trace(kind: WrappedValue) -> bool:
+    """True for a class that the program itself defines."""
+    place = kind.provenance
+    if place.inst is not PseudoInst.OPAQUE or not (maker := place.inputs[0]).inputs:
+        return False
+    return bool(maker.inputs[-1].value == "__build_class__")
+
+
+def _refusal(kind: type, name: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"a compiled function sets {name} of the class {kind.__name__}, of which its objects read "
+        "it, too: classes are code, which a program is compiled for; set an attribute of an object"
+    )
+
+
+def _is_in_dictionary(held: Any, name: str) -> bool:
+    """True if an attribute of an object is in a dictionary of its own, and not in a slot."""
+    in_slot = isinstance(getattr(type(held), name, None), MemberDescriptorType)
+    return type(getattr(held, "__dict__", None)) is dict and not in_slot
+
+
+def _set(function: Callable[..., None], held: Any, name: str, value: Any) -> None:
+    function(held, name, value)
 
 
 def _write_changes(original: Callable[..., None], ctx: Any, epilogue: TraceCtx) -> None:
@@ -136,7 +195,10 @@ def _traced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def register() -> None:
     """Patch Thunder's interpreter and tracer to remember, write and undo bindings."""
     _HANDLERS["STORE_DEREF"] = partial(_store_cell, _HANDLERS["STORE_DEREF"])
+    _HANDLERS["DELETE_ATTR"] = partial(_delete, _HANDLERS["DELETE_ATTR"])
     _HANDLERS["STORE_GLOBAL"] = partial(_store_global, _HANDLERS["STORE_GLOBAL"])
+    ask_first(_lookaside)
+    _LOOKASIDES[delattr] = partial(_delete_by_name, _LOOKASIDES[delattr])
     process = jit_ext.process_recorded_modifications
     jit_ext.process_recorded_modifications = partial(_write_changes, process)
     thunder.thunder_general_jit = partial(_traced, thunder.thunder_general_jit)

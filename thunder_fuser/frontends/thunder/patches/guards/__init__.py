@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches.guards import (
     absent_attributes,
+    attribute_dictionaries,
     container_guards,
     signed_zeros,
     value_guards,
@@ -9,6 +10,7 @@ from thunder_fuser.frontends.thunder.patches.guards import (
 
 PATCHES = (
     absent_attributes,
+    attribute_dictionaries,
     container_guards,
     signed_zeros,
     value_guards,

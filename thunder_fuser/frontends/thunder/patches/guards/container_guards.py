@@ -10,36 +10,25 @@ answer of the first call. Here the elements are read, and so guarded, before suc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from thunder.core import interpreter, jit_ext, prims, utils
+from thunder.core import interpreter, jit_ext, prims
 from thunder.core.interpreter import ProvenanceRecord, WrappedValue
-from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
-from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, is_a_home, path_of
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfKeys
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
+    add_guard,
+    as_given,
+    is_a_home,
+    path_of,
+)
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _original: Callable[[Any], None] = WrappedValue.track_items
 _original_comparison: Callable[..., Any] = _HANDLERS["COMPARE_OP"]
-
-
-def _check_keys(given: Any, expected: Sequence[Any], /) -> None:
-    utils.check(
-        tuple(given) == tuple(expected),
-        lambda: f"Expected the keys {expected}, of the dictionary compiled for, got {list(given)}",
-    )
-
-
-_check_keys_symbol = ex.register_operator(
-    "check_keys",
-    meta=lambda given, expected, /: None,
-    fn=_check_keys,
-    tags=[OpTags.DONT_DCE],
-)
 
 
 _COPY = (list.extend, list.__add__, list.__iadd__, tuple.__add__)
@@ -55,11 +44,11 @@ def _track_items(value: Any) -> None:
 
 def guard(place: ProvenanceRecord, held: Any) -> None:
     """Guard the length of the list or tuple at a place, or the keys of the dictionary."""
-    container = Proxy(history=as_given(place), prefix="container")
     if type(held) in (list, tuple):
+        container = Proxy(history=as_given(place), prefix="container")
         jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
-    elif _has_places(held):
-        jit_ext.get_jit_ctx().add_constraint((_check_keys_symbol, container, tuple(held)))
+    elif type(held) is dict:
+        add_guard(place, OfKeys(held.copy()))
 
 
 def is_guarded(place: ProvenanceRecord) -> bool:
@@ -72,7 +61,7 @@ def is_guarded(place: ProvenanceRecord) -> bool:
 
 def _read(value: Any) -> None:
     """Read all elements of a container, each of which is guarded by that."""
-    if not isinstance(value, WrappedValue) or not _has_places(value.value):
+    if not _is_container(value):
         return
     if value.has_item_tracking or is_guarded(value.provenance):
         value.track_items()
@@ -89,13 +78,6 @@ def guard_size(value: Any) -> None:
 
 def _is_container(value: Any) -> bool:
     return isinstance(value, WrappedValue) and type(value.value) in (dict, list, tuple)
-
-
-def _has_places(held: Any) -> bool:
-    """True for containers whose elements a guard can name."""
-    if type(held) is dict:
-        return all(isinstance(key, str | int) for key in held)
-    return type(held) in (list, tuple)
 
 
 def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:

@@ -8,10 +8,17 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch.nn import Module
+from torch.nn.modules import module as torch_modules
 
 GUARDED_BY_THUNDER = (int, float, complex, str, slice)
 _NOT_GUARDED = (CellType, CodeType, ModuleType)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+FLAGS = (
+    *("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    "_forward_pre_hooks_with_kwargs",
+)
+"""Dictionaries of the hooks that are called in another way."""
+_GLOBAL_HOOKS = tuple(getattr(torch_modules, f"_global{name}") for name in HOOKS)
 _FORWARD = "forward"
 
 
@@ -59,22 +66,51 @@ def _constants_of(function: Any) -> tuple[Any, ...]:
     return (function.__code__, *(function.__defaults__ or ()), *named)
 
 
-class _OfKeys(Expected):
-    """Type and keys of a dictionary of another type than dict, whose keys are not guarded yet."""
+class OfKeys(Expected):
+    """Type and keys of a dictionary."""
 
     def holds(self, given: Any) -> bool:
         return type(given) is type(self.value) and list(given) == list(self.value)
 
 
-class ExpectedModule(Expected):
+class ExpectedMethods(Expected):
+    """Methods that an object has of its type, by `methods`: no attribute of its own is in place of
+    one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.methods: set[str] = set()
+
+    def holds(self, given: Any) -> bool:
+        return self.methods.isdisjoint(given.__dict__)
+
+    def __repr__(self) -> str:
+        return f"no attributes in place of the methods {sorted(self.methods)}"
+
+
+class HooksOfAllModules(Expected):
+    """The hooks that torch calls for each module, such as `register_module_forward_hook` adds."""
+
+    def __init__(self) -> None:
+        super().__init__(_hooks_of_all_modules())
+
+    def holds(self, given: Any) -> bool:
+        return bool(_hooks_of_all_modules() == self.value)
+
+    def __repr__(self) -> str:
+        return "the hooks of all modules of its first call"
+
+
+class ExpectedModule(ExpectedMethods):
     """How a module is called, and the number and types of its submodules, with those inside.
 
     value      type of the module; None if that is guarded elsewhere
     is_called  its hooks and its own `forward` matter, which `see_calls` takes from the module
     """
 
-    def __init__(self, value: type | None = None) -> None:
-        super().__init__(value)
+    def __init__(self) -> None:
+        super().__init__()
         self.count: int | None = None
         self.is_called = False
         self.calls: tuple[Any, ...] = ()
@@ -103,6 +139,8 @@ class ExpectedModule(Expected):
             return False
         if self.is_called and _calls_of(given) != self.calls:
             return False
+        if not super().holds(given):
+            return False
         if self.count is None and not self.inside:
             return True
         modules = given._modules
@@ -116,10 +154,16 @@ def _calls_of(module: Module) -> tuple[Any, ...]:
     an empty tuple if none.
     """
     held = module.__dict__
-    hooks = [held[name] for name in _HOOKS]
+    hooks = [held[name] for name in HOOKS]
     if not any(hooks) and _FORWARD not in held:
         return ()
-    return (*(list(named.values()) for named in hooks), held.get(_FORWARD))
+    flags = [held[name] for name in FLAGS]
+    found = [[(hook, [k in flag for flag in flags]) for k, hook in x.items()] for x in hooks]
+    return (*found, held.get(_FORWARD))
+
+
+def _hooks_of_all_modules() -> list[Any]:
+    return [hook for named in _GLOBAL_HOOKS for hook in named.values()]
 
 
 def expected_of(value: Any) -> Expected | None:
@@ -131,7 +175,7 @@ def expected_of(value: Any) -> Expected | None:
     if isinstance(value, type | enum.Enum):
         return _Same(value)
     if isinstance(value, dict) and type(value) is not dict:
-        return _OfKeys(value.copy())
+        return OfKeys(value.copy())
     if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
         return _OfType(type(value))
     if callable(value):

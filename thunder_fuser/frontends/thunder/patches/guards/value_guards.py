@@ -9,6 +9,7 @@ meets them, for functions compiled with this executor:
 - a function written in Python by its code and defaults; what it reads is guarded where it is read
 - an object whose attributes are read by its type
 - a module by its hooks, in one guard with the types of all submodules, and their hooks
+- a method by its type, and by the object having no attribute of that name
 - a type, a member of an enumeration, and a function that is not written in Python by its identity
 - any other value, such as None, a dtype or a set, by its type and an equal value
 
@@ -40,8 +41,11 @@ from thunder.executors.pythonex import ex
 from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
+    FLAGS,
     Expected,
+    ExpectedMethods,
     ExpectedModule,
+    HooksOfAllModules,
     expected_of,
 )
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
@@ -51,11 +55,13 @@ _original: Callable[[Any], Any] = jit_ext.general_jit_callbacks[_CALLBACK]
 _SUBSCRIPTS = (PseudoInst.BINARY_SUBSCR, PseudoInst.LOAD_ATTR)
 _ROOTS = (PseudoInst.INPUT_FN, PseudoInst.INPUT_ARGS, PseudoInst.INPUT_KWARGS)
 _GLOBALS = "__globals__"
-_MEMBERS = jit_ext.MODULE_MEMBER_DICT_ATTRS
+_ATTRIBUTES = "__dict__"
+MEMBERS = jit_ext.MODULE_MEMBER_DICT_ATTRS
 _SUBMODULES = "_modules"
 _OF_EACH_CALL = "_backward_hooks"
 """An attribute that each call of a module reads, before all other hooks."""
-_OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"} - _MEMBERS
+_FLAGS = frozenset(FLAGS)
+_OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"} - MEMBERS
 
 _OWNERS_OF_FUNCTIONS = (type(None), ModuleType, type)
 _OUTERMOST = len(("root", "forward", "__func__"))
@@ -79,6 +85,8 @@ _made: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
 """Places whose value is one of the trace, by trace: the caller's has other parts."""
 _modules: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedModule]] = WeakKeyDictionary()
 """What a trace expects of modules, by the place of the module that has them all."""
+_methods: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedMethods]] = WeakKeyDictionary()
+"""What a trace expects of objects of which it calls methods, by place."""
 
 
 def _wrapped(value: Any) -> Any:
@@ -103,6 +111,9 @@ def _guard(value: Any) -> None:
     members = path[-1] if place.inst is PseudoInst.LOAD_ATTR else path[-2]
     if members == _SUBMODULES or path[-1] == _OF_EACH_CALL:
         _guard_module(ctx, value)
+    elif place.inst is PseudoInst.LOAD_ATTR and _is_own_method(value.value, path[-1]):
+        seen.add(path)
+        _guard_method(ctx, place, value.value.__self__)
     elif not _is_code(value.value, path, place) and (expected := expected_of(value.value)):
         seen.add(path)
         add_guard(_readable(place, value.value), expected)
@@ -113,18 +124,37 @@ def _guard_module(ctx: Any, value: Any) -> None:
     place = value.provenance
     if is_call := place.inputs[1].value == _OF_EACH_CALL:
         place = place.inputs[0]
-    place, names = _outermost(place)
-    known = _modules.setdefault(ctx, {})
-    if place not in known:
-        known[place] = ExpectedModule()
-        add_guard(place, known[place])
-    expected = known[place].at(names)
+    expected = _expected_module(ctx, place)
     if is_call:
         expected.is_called = True
     elif isinstance(value.value, dict):
         expected.count = len(value.value)
     else:
         expected.value = type(value.value)
+
+
+def _expected_module(ctx: Any, place: ProvenanceRecord) -> ExpectedModule:
+    """Return what a trace expects of the module at a place."""
+    place, names = _outermost(place)
+    known = _modules.setdefault(ctx, {})
+    if place not in known:
+        known[place] = ExpectedModule()
+        add_guard(place, known[place])
+        add_guard(place, HooksOfAllModules())
+    return known[place].at(names)
+
+
+def _guard_method(ctx: Any, place: ProvenanceRecord, owner: Any) -> None:
+    """Guard that an object has no attribute of its own in place of a method."""
+    home, name = place.inputs[0], place.inputs[1].value
+    if isinstance(owner, Module):
+        _expected_module(ctx, home).methods.add(name)
+        return
+    known = _methods.setdefault(ctx, {})
+    if home not in known:
+        known[home] = ExpectedMethods()
+        add_guard(home, known[home])
+    known[home].methods.add(name)
 
 
 def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
@@ -144,8 +174,12 @@ def _outermost(place: ProvenanceRecord) -> tuple[ProvenanceRecord, list[str]]:
 
 def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
     """Guard the value at a place."""
-    constraint = (_check_symbol, Proxy(history=as_given(place)), expected)
-    jit_ext.get_jit_ctx().add_constraint(constraint)
+    add_guard_of(Proxy(history=as_given(place)), expected)
+
+
+def add_guard_of(value: Proxy, expected: Expected) -> None:
+    """Guard what a proxy of the trace stands for."""
+    jit_ext.get_jit_ctx().add_constraint((_check_symbol, value, expected))
 
 
 def is_of_caller(value: Any) -> bool:
@@ -171,17 +205,22 @@ def path_of(place: ProvenanceRecord) -> tuple[Any, ...] | None:
     keys: list[Any] = []
     while place.inst in _SUBSCRIPTS:
         place, key = place.inputs
-        if key.inst is not PseudoInst.CONSTANT or not isinstance(key.value, str | int):
+        if key.inst is not PseudoInst.CONSTANT or not _is_readable(key):
             return None
         keys.append(key.value)
     return (place.inst, *reversed(keys)) if place.inst in _ROOTS else None
+
+
+def _is_readable(key: ProvenanceRecord) -> bool:
+    """True for keys that a prologue has, as constants or by a proxy."""
+    return isinstance(key.value, str | int) or hasattr(key, "proxy")
 
 
 def is_a_home(path: tuple[Any, ...]) -> bool:
     """True for dictionaries of all attributes, members or global names, and for what is of every
     module, such as its hooks.
     """
-    return path[-1] in (*_MEMBERS, _GLOBALS) or not _OF_EVERY_MODULE.isdisjoint(path)
+    return path[-1] in (*MEMBERS, _GLOBALS) or not _OF_EVERY_MODULE.isdisjoint(path)
 
 
 def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool:
@@ -191,7 +230,7 @@ def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool
     """
     *owners, name = path
     # The hooks of a module, and its dictionaries: Thunder's module has others of its own.
-    if name in _MEMBERS or not _OF_EVERY_MODULE.isdisjoint(path):
+    if name in MEMBERS or not _OF_EVERY_MODULE.isdisjoint(path):
         return True
     is_attribute = place.inst is PseudoInst.LOAD_ATTR
     if is_attribute and (not name.isidentifier() or name.startswith("__")):
@@ -213,12 +252,22 @@ def _is_method(value: Any, name: str) -> bool:
     return not isinstance(value, MethodType) or (getattr(type(owner), name, None) is value.__func__)
 
 
+def _is_own_method(value: Any, name: str) -> bool:
+    """True for a method of an object that can have an attribute in its place."""
+    return (
+        isinstance(value, MethodType)
+        and not isinstance(value.__self__, (*_OWNERS_OF_FUNCTIONS, *_OF_THE_TRACE))
+        and hasattr(value.__self__, _ATTRIBUTES)
+        and _is_method(value, name)
+    )
+
+
 def _readable(place: ProvenanceRecord, value: Any) -> ProvenanceRecord:
     """Return where a prologue reads a value: a member of a module that is None by its name, as
     Thunder reads members as tensors and modules.
     """
     owner, key = place.inputs
-    if value is None and owner.inst is PseudoInst.LOAD_ATTR and owner.inputs[1].value in _MEMBERS:
+    if value is None and owner.inst is PseudoInst.LOAD_ATTR and owner.inputs[1].value in MEMBERS:
         return ProvenanceRecord(PseudoInst.LOAD_ATTR, inputs=[owner.inputs[0], key])
     return place
 
@@ -244,10 +293,13 @@ def _unpack_inputs(
 
 
 def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
-    symbol, *arguments = constraint
+    symbol, proxy, *expectation = constraint
+    # Flags of hooks, which Thunder's module has none of, are among what is expected of modules.
+    if not _FLAGS.isdisjoint(path_of(proxy.history) or ()):
+        return False
     if symbol is not _check_symbol:
         return True
-    proxy, expected = arguments
+    (expected,) = expectation
     try:
         given = _read(proxy.history, roots)
         if isinstance(expected, ExpectedModule):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequen
 from functools import partial
 from typing import Any
 
+import torch
 from thunder.core import interpreter
 from thunder.core.utils import is_hashable
 
@@ -21,7 +22,10 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
-_OF_DEQUES = frozenset(value for value in vars(deque).values() if callable(value))
+_KEEPING = frozenset(
+    {*(value for value in vars(deque).values() if callable(value)), partial.__new__}
+)
+"""Methods that keep the tensors which they are given."""
 
 # ruff: noqa: B905, C416, UP028  (interpreted: builtin functions would not be)
 
@@ -169,6 +173,11 @@ def _methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Function:
     return lambda held: getattr(held, name)(*args, **kwargs)
 
 
+def _vars(held: Any) -> dict[str, Any]:
+    found: dict[str, Any] = held.__dict__
+    return found
+
+
 def _insert(held: MutableSequence[Any], index: int, value: Any) -> None:
     held[index:index] = [value]
 
@@ -185,6 +194,11 @@ def _clear(held: MutableSequence[Any]) -> None:
     del held[:]
 
 
+def _clear_items(held: dict[Any, Any]) -> None:
+    for key in [*held]:
+        del held[key]
+
+
 def _sort(held: list[Any], *, key: Function | None = None, reverse: bool = False) -> None:
     held[:] = sorted(held, key=key, reverse=reverse)
 
@@ -196,6 +210,10 @@ def _repeated(held: list[Any], times: int) -> list[Any]:
 
 def _count(held: Sequence[Any], value: Any) -> int:
     return sum([1 for item in held if item is value or item == value])
+
+
+def _as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    return input.as_strided(size, stride, storage_offset)
 
 
 _INTERPRETED: Mapping[Any, Function] = {
@@ -222,12 +240,15 @@ _INTERPRETED: Mapping[Any, Function] = {
             itertools.permutations,
         )
     },
+    vars: _vars,
+    torch.as_strided: _as_strided,  # Thunder knows the method
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,
     list.insert: _insert,
     list.remove: _remove,
     list.clear: _clear,
+    dict.clear: _clear_items,
     list.sort: _sort,
     list.__imul__: _repeated,
     list.count: _count,
@@ -240,8 +261,8 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     if is_hashable(fn):
         if fn in _INTERPRETED:
             return partial(interpreter._interpret_call, _INTERPRETED[fn])
-        if fn in _OF_DEQUES:
-            return None  # Thunder would take it for an operation on the tensors in it
+        if fn in _KEEPING:
+            return None  # Thunder would take it for an operation on the tensors that it keeps
     return original(fn, *args, **kwargs)
 
 

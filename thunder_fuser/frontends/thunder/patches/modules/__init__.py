@@ -1,6 +1,8 @@
-"""Modules: state and copies of compiled modules, symbolic values, weights of recurrent layers."""
+"""Modules: state and copies of compiled modules, symbolic values, recurrent layers, averages."""
 
 from thunder_fuser.frontends.thunder.patches.modules import (
+    cumulative_averages,
+    functional_calls,
     module_copies,
     module_state,
     module_values,
@@ -8,6 +10,8 @@ from thunder_fuser.frontends.thunder.patches.modules import (
 )
 
 PATCHES = (
+    cumulative_averages,
+    functional_calls,
     module_copies,
     module_state,
     module_values,

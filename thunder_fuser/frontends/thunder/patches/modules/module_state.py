@@ -20,6 +20,7 @@ from thunder.core.module import ThunderModule
 from torch import nn
 
 from thunder_fuser.frontends.thunder.patches.changes.module_buffers import as_assigned
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import HOOKS
 from thunder_fuser.frontends.thunder.patches.patched import has_patches
 
 _DATA = "_lc_cd"
@@ -39,6 +40,14 @@ def member(module: nn.Module, home: str, name: str) -> Any:
 
 class CompiledModule(ThunderModule):  # type: ignore[misc]
     """A module compiled with this executor: calls run the program, and all else is the module."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program, and hooks of the compiled module itself. Those of all modules are in the
+        program, which calls the module.
+        """
+        if any(self.__dict__[name] for name in HOOKS):
+            return super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs)
 
     def get_parameter(self, name: str) -> Any:
         """Return the parameter of a qualified name; raise KeyError if there is none."""
@@ -104,6 +113,8 @@ class _CompileData:
             module.__class__ = CompiledModule
             for copied in ("_overrides_parameters", "_overrides_buffers", "_module_cache"):
                 module.__dict__[copied] = {}
+            for home in ("_parameters", "_buffers"):
+                module.__dict__[home] = module._model.__dict__[home]
 
 
 def register() -> None:

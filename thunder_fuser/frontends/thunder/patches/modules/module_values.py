@@ -3,7 +3,8 @@
 Thunder made the sizes of parameters and buffers symbolic, and then failed to read them before a
 run, so that no module could be compiled. Here these sizes are constants, which the guards of the
 tensors check. Strings of modules could not be compared by `!=` (`padding_mode != "zeros"`), which
-raised an error; that is mended for all functions that Thunder compiles.
+raised an error; that is mended for all functions that Thunder compiles. Tensors in the place of
+parameters are taken for such.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from thunder.core import proxies
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst
-from thunder.core.proxies import StringProxy, TensorProxy
+from thunder.core.proxies import ProxyTag, StringProxy, TensorProxy
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -34,6 +35,8 @@ def _tensor(
     found = original(tensor, name=name, history=history)
     if _is_of_module(history) and is_patched():
         found._shape = tuple(tensor.shape)
+        # Thunder's prologue asks this of parameters, also of those that `functional_call` sets.
+        found.tags.add(ProxyTag.STATIC_MEMORY_LOCATION)
     return found
 
 

@@ -24,7 +24,6 @@ Function = Callable[..., Any]
 _TRANSFORM = "transforms of torch.func run torch's operations; transform outside of the function"
 _GRADIENT = "gradients are computed of the whole function; compute them outside, of what it returns"
 _HOOK = "hooks of gradients belong to torch's autograd; register them on arguments or results"
-_STATE = "parameters are read where the module is called; pass them as arguments of a function"
 
 _REASONS: Mapping[Any, str] = {
     **dict.fromkeys(
@@ -46,7 +45,6 @@ _REASONS: Mapping[Any, str] = {
         _GRADIENT,
     ),
     BackwardHook: _HOOK,
-    torch.func.functional_call: _STATE,
 }
 _OF_TENSORS = {
     "backward": _GRADIENT,

@@ -121,13 +121,6 @@ def _fill_diagonal(self: Any, fill_value: float, wrap: bool = False) -> Any:
     return self.masked_fill_(is_diagonal, fill_value)
 
 
-def _strides(self: Any, *dim: Any) -> Any:
-    raise NotImplementedError(
-        "x.stride() is not known while a function is traced; pass the strides as an argument, or "
-        "call x.contiguous() first"
-    )
-
-
 def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute `x.name(..)` and copy it to `x`."""
     known(f"{name}_")
@@ -171,7 +164,6 @@ _ATTRIBUTES: Mapping[str, Function] = {
 _OWN: Mapping[str, Function] = {
     "where": _where,
     "fill_": _fill,
-    "stride": _strides,
     "pos": _positive,
     "broadcast_to": _broadcast_to,
     "hardshrink": _hardshrink,

@@ -2,12 +2,13 @@
 
 Thunder returns tensors, numbers, and lists, dictionaries and dataclasses of these, and raised for
 objects of any other class. Here the epilogue makes an object of the same class whose attributes are
-those that the traced one has at the end, for functions compiled with this executor.
+those that the traced one has at the end. A dictionary is made of its keys, which may be arguments,
+or members of enumerations, and its values. For functions compiled with this executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -40,6 +41,24 @@ _new = ex.register_operator(
 )
 
 
+def _new_dictionary(keys: _Keys, values: Sequence[Any], /) -> dict[Any, Any]:
+    return dict(zip(keys.keys, values, strict=True))
+
+
+class _Keys:
+    """Keys of a dictionary, of which the epilogue knows no parts."""
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self.keys = tuple(keys)
+
+
+_dictionary = ex.register_operator(
+    "new_dictionary", meta=lambda keys, values, /: AnyProxy(None), fn=_new_dictionary
+)
+_PRINTED = (str, int, float, bool, type(None))
+"""Types of the keys that a trace prints."""
+
+
 def _is_plain_object(value: Any) -> bool:
     """True for an object that consists of the attributes in its `__dict__`."""
     kind: Any = type(value)
@@ -54,19 +73,38 @@ def _is_plain_object(value: Any) -> bool:
 
 def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     """Return what the epilogue returns for a wrapped result of the program."""
+    held = unwrap(wrapped)
+    if type(held) is dict and _is_made_of_keys(wrapped) and is_patched():
+        return _dictionary(_Keys(held), tuple(_items(wrapped)))
     try:
         return original(wrapped)
     except NotImplementedError:
-        value = unwrap(wrapped)
-        if not (is_patched() and _is_plain_object(value)):
+        if not (is_patched() and _is_plain_object(held)):
             raise
     made = _made.setdefault(jit_ext.get_jit_ctx(), {})
-    if id(value) not in made:
-        made[id(value)] = None
-        made[id(value)] = _new(type(value), tuple(vars(value)), _attributes(wrapped))
-    if made[id(value)] is None:
-        raise NotImplementedError(f"a result with an object of {type(value)} that refers to itself")
-    return made[id(value)]
+    if id(held) not in made:
+        made[id(held)] = None
+        made[id(held)] = _new(type(held), tuple(vars(held)), _attributes(wrapped))
+    if made[id(held)] is None:
+        raise NotImplementedError(f"a result with an object of {type(held)} that refers to itself")
+    return made[id(held)]
+
+
+def _is_made_of_keys(wrapped: Any) -> bool:
+    """True for a dictionary of the program with keys that a trace does not print."""
+    if hasattr(wrapped, "anyproxy") or jit_ext.should_register_for_prologue(wrapped.provenance):
+        return False
+    return not any(isinstance(key, Proxy) for key in unwrap(wrapped)) and any(
+        type(key) not in _PRINTED or jit_ext.should_register_for_prologue(known.provenance)
+        for key, known in wrapped.key_wrappers.items()
+    )
+
+
+def _items(wrapped: Any) -> Iterator[Any]:
+    """Yield what the epilogue has for the values of a wrapped dictionary, in order."""
+    for key, value in unwrap(wrapped).items():
+        known = wrapped.item_wrappers.get(key)
+        yield value if known is None else jit_ext.build_value_from_wrapped(known)
 
 
 def _attributes(wrapped: Any) -> tuple[Any, ...]:
