@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -30,7 +31,7 @@ from thunder.executors.pythonex import ex
 from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
@@ -38,6 +39,7 @@ _original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]
 _process: Callable[[Any, TraceCtx], None] = jit_ext.process_recorded_modifications
 _ATTRIBUTES = "__dict__"
 _MEMBERS = ("_parameters", "_buffers", "_modules")
+_DELETING = (object.__delattr__, Module.__delattr__, SimpleNamespace.__delattr__)
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
@@ -76,6 +78,14 @@ def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> An
     return interpreter._interpret_call(dict.__setitem__, attributes, name, value)
 
 
+def _as_of_objects(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call; namespaces have a method of their own that does the same
+    as that of all objects.
+    """
+    is_same = fn is SimpleNamespace.__setattr__
+    return original(object.__setattr__ if is_same else fn, *args, **kwargs)
+
+
 def _is_outer(target: WrappedValue) -> bool:
     """True for objects from outside whose attributes can be set."""
     is_outer = jit_ext.should_register_for_prologue(target.provenance) or _is_root(target)
@@ -96,7 +106,7 @@ def _delete(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any
     if not is_patched() or not _is_outer(target):
         return original(inst, stack=stack, **state)
     name, held = inst.argval, unwrap(target)
-    if type(held).__delattr__ not in (object.__delattr__, Module.__delattr__) or any(
+    if type(held).__delattr__ not in _DELETING or any(
         name in getattr(held, members, ()) for members in _MEMBERS
     ):
         error = NotImplementedError(
@@ -193,5 +203,6 @@ def _parts(value: Any) -> list[Any]:
 def register() -> None:
     """Patch Thunder's interpreter and tracer to record changes and write them to the epilogue."""
     _LOOKASIDES[object.__setattr__] = _record
+    ask_first(_as_of_objects)
     _HANDLERS["DELETE_ATTR"] = partial(_delete, _HANDLERS["DELETE_ATTR"])
     jit_ext.process_recorded_modifications = _process_changes

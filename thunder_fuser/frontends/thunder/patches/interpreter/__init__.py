@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     containers_built,
+    descriptors,
     frames,
     method_calls,
     module_hooks,
@@ -18,6 +19,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 PATCHES = (
     attribute_lookups,
     containers_built,
+    descriptors,
     frames,
     method_calls,
     module_hooks,
