@@ -7,6 +7,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
     random_updates,
     tensor_attributes,
     tensor_comparisons,
+    unknown_numbers,
 )
 
 PATCHES = (
@@ -16,4 +17,5 @@ PATCHES = (
     random_updates,
     tensor_attributes,
     tensor_comparisons,
+    unknown_numbers,
 )
