@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import thunder
 import torch
 from torch import Tensor
 
@@ -55,3 +56,9 @@ def test_what_it_would_decide_raises(name: str) -> None:
     """These took the branch of a number that is None."""
     with pytest.raises(NotImplementedError, match="depends on a number that is read of a tensor"):
         jit(DECIDING[name])(torch.ones(2))
+
+
+def test_conversions_are_printed_as_before() -> None:
+    compiled = jit(lambda x: x.double() * 2)
+    compiled(torch.ones(2))
+    assert " = prims.convert_element_type(" in str(thunder.last_traces(compiled)[0])

@@ -9,7 +9,7 @@ decide by one raises. For functions compiled with this executor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partialmethod
+from functools import partialmethod, wraps
 from typing import Any
 
 from thunder.core import interpreter, jit_ext, prims
@@ -57,6 +57,7 @@ def _is_of(wrapped: WrappedValue, kinds: WrappedValue) -> Any:
     return _isinstance(interpreter.wrap_const(number.python_type()), kinds)
 
 
+@wraps(_convert)  # A trace prints the symbol with the module of this function.
 def _converted(x: Any, /, dtype: Any) -> Any:
     """Convert the type of a number, or of the elements of a tensor."""
     if _is_unknown(x) and isinstance(dtype, type):
