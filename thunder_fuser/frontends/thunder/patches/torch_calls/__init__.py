@@ -5,6 +5,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     broadcasts,
     made_objects,
     named_tuples,
+    numpy_numbers,
     out_arguments,
     recorded_arguments,
     script_functions,
@@ -18,6 +19,7 @@ PATCHES = (
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,
+    numpy_numbers,
     out_arguments,
     recorded_arguments,
     script_functions,
