@@ -41,7 +41,7 @@ OF_ATEN = re.compile(
     r"max_pool2d_with_indices_backward|native_dropout_backward|^as_strided|^resize_|^unfold$"
 )
 REFUSED: Mapping[str, str] = {
-    "allclose|equal": "returns a Python bool",
+    "allclose|equal": "values of tensors",
     "argwhere|bincount|masked_select|nonzero|tensor_split|unique.*": "size of its result",
     "narrow": "index_select",
     "nn.functional.embedding": "max_norm",

@@ -35,8 +35,27 @@ class Scale(nn.Module):
         return x + self.factor
 
 
-class Options:
-    count, flag = 3, True
+class Computed:
+    @property
+    def level(self):
+        return self.count + 1
+
+    @level.setter
+    def level(self, value):
+        self.count = value - 1
+
+    @property
+    def halved(self):
+        self.reads = self.reads + 1
+        return self.tensor * 0.5 + self.reads * 0.125
+
+    @halved.setter
+    def halved(self, value):
+        self.tensor = value + 0.25
+
+
+class Options(Computed):
+    count, flag, reads = 3, True, torch.zeros(())
 
     def __init__(self):
         self.kind, self.tensor, self.numbers, self.table = None, torch.ones(3), [3], {"b": 1}
@@ -49,7 +68,9 @@ def helper(x):
     return x * COUNT
 
 
-class Model(nn.Module):
+class Model(Computed, nn.Module):
+    reads = torch.zeros(())
+
     def __init__(self):
         super().__init__()
         self.count, self.kind, self.flag, self.tensor = 1, "a", False, torch.full((3,), 2.0)
@@ -61,8 +82,17 @@ class Model(nn.Module):
 """
 
 OWNERS = ("self", "options", "self.options")
-COUNTS = (*(f"{owner}.count" for owner in OWNERS), "COUNT", "{list}[0]", "{table}['a']")
-TENSORS = (*(f"{owner}.tensor" for owner in OWNERS), "TENSOR", "self.mean")
+COUNTS = (
+    *(f"{owner}.{name}" for owner in OWNERS for name in ("count", "level")),
+    "COUNT",
+    "{list}[0]",
+    "{table}['a']",
+)
+TENSORS = (
+    *(f"{owner}.{name}" for owner in OWNERS for name in ("tensor", "halved")),
+    "TENSOR",
+    "self.mean",
+)
 KINDS = (*(f"{owner}.kind" for owner in OWNERS), "KIND")
 LISTS = (*(f"{owner}.numbers" for owner in OWNERS), "NUMBERS")
 TABLES = (*(f"{owner}.table" for owner in OWNERS), "TABLE")

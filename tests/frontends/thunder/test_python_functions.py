@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -33,6 +33,61 @@ def _queue(xs: list[Tensor]) -> Tensor:
     for k in range(3):
         queue.append(xs[1] * k)
     return queue.popleft() * 3 + queue[0] + len(queue) + sum(queue)
+
+
+LAYERS = torch.nn.ModuleList([torch.nn.Tanh(), torch.nn.Softplus()])
+
+
+class _Pair:
+    """A sequence by position."""
+
+    def __init__(self, xs: list[Tensor]) -> None:
+        self.xs = xs
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, k: int) -> Tensor:
+        if not 0 <= k < 2:
+            raise IndexError(k)
+        return self.xs[k]
+
+
+def _steps(xs: list[Tensor]) -> Generator[Tensor, float | None, Tensor]:
+    for x in xs:
+        got = yield x * 2
+        if got is not None:
+            yield x * got
+    return xs[0] + 1
+
+
+def _delegated(xs: list[Tensor]) -> Iterator[Tensor]:
+    last = yield from _steps(xs)
+    yield last * 3
+
+
+def _sent(xs: list[Tensor]) -> list[Tensor]:
+    steps = _steps(xs[:1])
+    found = [next(steps), steps.send(5.0)]
+    try:
+        next(steps)
+    except StopIteration as stop:
+        found.append(stop.value)
+    return found
+
+
+def _stopped(xs: list[Tensor]) -> list[Tensor]:
+    def failing() -> Iterator[Tensor]:
+        yield xs[0]
+        raise KeyError("after the first")
+
+    found = []
+    try:
+        for x in failing():
+            found.append(x * 2)
+    except KeyError:
+        found.append(xs[1] * 3)
+    return found
 
 
 PROGRAMS: list[Callable[[list[Tensor]], Any]] = [
@@ -66,6 +121,13 @@ PROGRAMS: list[Callable[[list[Tensor]], Any]] = [
     lambda xs: operator.methodcaller("sum", 0, keepdim=True)(xs[0]) * 2,
     lambda xs: functools.reduce(operator.mul, xs),
     lambda xs: xs[0] * xs[0].shape.count(3) + (1, 2, 1).count(1),
+    lambda xs: [a * b for a, b in zip(xs, reversed(xs), strict=True)],
+    lambda xs: [x * 2 for x in reversed(_Pair(xs))],
+    lambda xs: [layer(xs[0]) for layer in reversed(LAYERS)],
+    lambda xs: [k * xs[0] for k in reversed(range(3))] + [*reversed({1: xs[0], 2: xs[1]}.values())],
+    lambda xs: [*_delegated(xs)],
+    _sent,
+    _stopped,
     _updated,
     _queue,
 ]

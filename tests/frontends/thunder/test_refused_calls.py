@@ -46,13 +46,19 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "BackwardHook": a_full_backward_hook,
     "register_hook": a_hook,
     "backward": a_backward,
+    "equal": lambda x: x if torch.equal(x, x * 2) else -x,
+    "torch.Tensor.equal": lambda x: x if x.equal(x * 2) else -x,
+    "allclose": lambda x: x if torch.allclose(x, x * 2) else -x,
+    "is_nonzero": lambda x: x if x[0].is_nonzero() else -x,
+    "tolist": lambda x: x * x.tolist()[0],
+    "numpy": lambda x: x * x.detach().numpy()[0],
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_call_raises_before_it_begins(name: str) -> None:
     x = torch.randn(3, requires_grad=True)
-    called = name.removeprefix("torch.autograd.")
+    called = name.rpartition(".")[2]
     with pytest.raises(NotImplementedError, match=f"^{called} in a compiled function: "):
         jit(PROGRAMS[name])(x)
     # Inside of a transform this raises.

@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     containers_built,
+    descriptors,
     dictionary_keys,
     frames,
     generators,
@@ -22,6 +23,7 @@ PATCHES = (
     attribute_lookups,
     containers_built,
     dictionary_keys,
+    descriptors,
     frames,
     generators,
     method_calls,

@@ -15,6 +15,7 @@ from typing import Any
 from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap, wrap_const
 
+from thunder_fuser.frontends.thunder.patches.interpreter.descriptors import interpret_access
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
@@ -23,11 +24,16 @@ _original: Callable[..., Any] = _LOOKASIDES[getattr]
 
 def _getattr(held: Any, name: Any, *default: Any) -> Any:
     """Return the wrapped attribute of a wrapped value, or the interpreter's signal."""
-    own = _own_lookup(unwrap(held))
     # Of names such as `__dict__`, the interpreter itself asks to look up others.
-    if own is None or interpreter.DUNDER_PATTERN.match(unwrap(name)) or not is_patched():
+    if interpreter.DUNDER_PATTERN.match(unwrap(name)) or not is_patched():
         return _original(held, name, *default)
-    found = interpreter._interpret_call(own, held, name)
+    own = _own_lookup(unwrap(held))
+    if own is not None:
+        found = interpreter._interpret_call(own, held, name)
+    else:
+        found = interpret_access("__get__", held, unwrap(name))
+    if found is None:
+        return _original(held, name, *default)
     if found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         return found
     context = interpreter.get_interpreterruntimectx()
@@ -49,6 +55,9 @@ def _as_object_does(held: Any, name: Any) -> Any:
     """Return the wrapped attribute that `object.__getattribute__` finds."""
     # A constant: the place of the attribute is its name, wherever the name comes from.
     name = wrap_const(unwrap(name))
+    computed = interpret_access("__get__", held, unwrap(name))
+    if computed is not None:
+        return computed
     if unwrap(name) in held.attribute_wrappers:
         return held.attribute_wrappers[unwrap(name)]
     found = interpreter._object_getattribute_lookaside(held, name)

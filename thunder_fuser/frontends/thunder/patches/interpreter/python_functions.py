@@ -49,6 +49,14 @@ def _sum(values: Iterable[Any], /, start: Any = 0) -> Any:
     return start
 
 
+def _reversed(values: Any) -> Iterator[Any]:
+    if hasattr(values, "__reversed__"):
+        return values.__reversed__()
+    if hasattr(values, "__getitem__"):  # By position, as of any sequence, such as `nn.ModuleList`.
+        return (values[k] for k in range(len(values) - 1, -1, -1))
+    return iter([value for value in values][::-1])
+
+
 def _chain(*iterables: Iterable[Any]) -> Iterator[Any]:
     for values in iterables:
         for value in values:
@@ -220,6 +228,7 @@ _INTERPRETED: Mapping[Any, Function] = {
     map: _map,
     filter: _filter,
     sum: _sum,
+    reversed: _reversed,
     itertools.chain: _chain,
     itertools.chain.from_iterable: _chain_of,
     itertools.accumulate: _accumulate,

@@ -1,8 +1,8 @@
 """Calls that a traced function cannot make, which raise before they begin, with the reason."""
 
-from thunder_fuser.frontends.thunder.patches.refusals import refused_calls, unknown_results
+from thunder_fuser.frontends.thunder.patches.refusals import refused_calls, unknown_sizes
 
 PATCHES = (
     refused_calls,
-    unknown_results,
+    unknown_sizes,
 )

@@ -1,4 +1,5 @@
-"""Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks.
+"""Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks, and reads
+of tensors into Python.
 
 They failed somewhere inside of torch, those of `torch.func` with its transform still active for
 whatever the caller did next. Here each raises before it begins, with the reason and what to do
@@ -24,6 +25,10 @@ Function = Callable[..., Any]
 _TRANSFORM = "transforms of torch.func run torch's operations; transform outside of the function"
 _GRADIENT = "gradients are computed of the whole function; compute them outside, of what it returns"
 _HOOK = "hooks of gradients belong to torch's autograd; register them on arguments or results"
+_VALUES = (
+    "values of tensors are known only as the program runs; compute with tensors (torch.where), or "
+    "read them outside of the compiled function"
+)
 
 _REASONS: Mapping[Any, str] = {
     **dict.fromkeys(
@@ -44,6 +49,7 @@ _REASONS: Mapping[Any, str] = {
         ),
         _GRADIENT,
     ),
+    **dict.fromkeys((torch.equal, torch.allclose, torch.is_nonzero), _VALUES),
     BackwardHook: _HOOK,
 }
 _OF_TENSORS = {
@@ -51,6 +57,7 @@ _OF_TENSORS = {
     "register_hook": _HOOK,
     "register_post_accumulate_grad_hook": _HOOK,
     "retain_grad": _HOOK,
+    **dict.fromkeys(("equal", "allclose", "is_nonzero", "tolist", "numpy", "__array__"), _VALUES),
 }
 
 

@@ -8,6 +8,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
     tensor_attributes,
     tensor_comparisons,
     unbound_methods,
+    unknown_numbers,
 )
 
 PATCHES = (
@@ -18,4 +19,5 @@ PATCHES = (
     tensor_attributes,
     tensor_comparisons,
     unbound_methods,
+    unknown_numbers,
 )

@@ -6,6 +6,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     creation_options,
     made_objects,
     named_tuples,
+    numpy_numbers,
     out_arguments,
     recorded_arguments,
     script_functions,
@@ -19,6 +20,7 @@ PATCHES = (
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,
+    numpy_numbers,
     out_arguments,
     recorded_arguments,
     script_functions,

@@ -1,0 +1,64 @@
+"""Numbers that are read of tensors, as by `x.item()`: computed with, and never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from torch import Tensor
+
+from tests.frontends.thunder.programs import check, jit
+
+COUNTS = torch.tensor([3, 4])
+
+COMPUTED: dict[str, Callable[[Tensor], Any]] = {
+    "a product with a float": lambda x: x * x.sum().item() ** 2,
+    "a product with an int": lambda x: x * COUNTS.sum().item(),
+    "a quotient by an int": lambda x: x / COUNTS.sum().item(),
+    "numbers of two types": lambda x: x * (COUNTS.sum().item() * 2 + x.sum().item() + 1.5),
+    "minus an int": lambda x: x * -COUNTS.max().item(),
+    "a bool": lambda x: x * (x > 0).all().item(),
+    "a fill": lambda x: x.masked_fill(x > 0, x.max().item()),
+    "a bound": lambda x: x.clamp(max=x.mean().item()),
+    "a full tensor": lambda x: torch.full((2,), COUNTS.sum().item()) + x.sum(),
+    "its type": lambda x: x * 2 if isinstance(x.sum().item(), float) else x,
+    "the type of a count": lambda x: x if isinstance(COUNTS.sum().item(), float) else x * 3,
+}
+
+DECIDING: dict[str, Callable[[Tensor], Any]] = {
+    "is positive": lambda x: x * 2 if x.sum().item() > 0 else x,
+    "is not zero": lambda x: x * 2 if x.sum().item() != 0 else x,
+    "is less, reversed": lambda x: x * 2 if x.sum().item() > 0 else x,
+    "is between": lambda x: x * 2 if 0 < x.sum().item() < 9 else x,
+    "is itself": lambda x: x * 2 if (n := x.sum().item()) == n else x,
+    "is true": lambda x: x * 2 if (x > 0).any().item() else x,
+    "is false": lambda x: x * 2 if not (x > 0).any().item() else x,
+    "of arithmetic": lambda x: x * 2 if COUNTS.sum().item() * 2 - 1 > 0 else x,
+    "a condition": lambda x: x * (x.sum().item() and 3),
+    "a maximum": lambda x: x * max(x.sum().item(), 1.0),
+    "a member": lambda x: x * 2 if COUNTS.max().item() in (1, 4) else x,
+    "a size": lambda x: x.sum() + torch.zeros(int(COUNTS.max().item())),
+    "a Python float": lambda x: x * float(x.sum().item()),
+    "an option": lambda x: torch.add(x, x, alpha=x.sum().item()),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_it_is_computed_with(name: str) -> None:
+    check(COMPUTED[name], torch.tensor([0.5, 1.25]))
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_what_it_would_decide_raises(name: str) -> None:
+    """These took the branch of a number that is None."""
+    with pytest.raises(NotImplementedError, match="depends on a number that is read of a tensor"):
+        jit(DECIDING[name])(torch.ones(2))
+
+
+def test_conversions_are_printed_as_before() -> None:
+    compiled = jit(lambda x: x.double() * 2)
+    compiled(torch.ones(2))
+    assert " = prims.convert_element_type(" in str(thunder.last_traces(compiled)[0])

@@ -1,0 +1,74 @@
+"""Numbers that a trace does not know, such as those that `x.item()` reads.
+
+Thunder took the value of such a number for None, which is false: `if x.sum().item() > 0` always
+left the branch out, and `torch.add(x, y, alpha=x.max().item())` the factor. Conversions to another
+type, which a product with an int needs, raised. Here they have no value either, and what would
+decide by one raises. For functions compiled with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partialmethod, wraps
+from typing import Any
+
+from thunder.core import interpreter, jit_ext, prims
+from thunder.core.interpreter import WrappedValue, unwrap
+from thunder.core.proxies import NumberProxy, numberproxy
+
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+
+_LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
+_bool: Callable[[Any], Any] = _LOOKASIDES[bool]
+_isinstance: Callable[..., Any] = _LOOKASIDES[isinstance]
+_convert: Callable[..., Any] = prims.convert_element_type.meta
+
+
+def _is_unknown(x: Any) -> bool:
+    return isinstance(x, NumberProxy) and x.value is None and is_patched()
+
+
+def _refusal() -> NotImplementedError:
+    return NotImplementedError(
+        "a branch, a size or an option depends on a number that is read of a tensor, as by "
+        "x.item(), which is known only as the program runs; compute with the tensor (torch.where), "
+        "or read it outside of the compiled function and pass it as an argument"
+    )
+
+
+def _value(number: NumberProxy, original: Callable[[Any], Any]) -> Any:
+    if _is_unknown(number):
+        raise _refusal()
+    return original(number)
+
+
+def _truth(wrapped: WrappedValue) -> Any:
+    """Return the truth of a wrapped value, wrapped, or the interpreter's signal."""
+    if _is_unknown(unwrap(wrapped)):
+        return interpreter.do_raise(_refusal())
+    return _bool(wrapped)
+
+
+def _is_of(wrapped: WrappedValue, kinds: WrappedValue) -> Any:
+    """`isinstance` of wrapped values: a number that is unknown has a type."""
+    number = unwrap(wrapped)
+    if not _is_unknown(number):
+        return _isinstance(wrapped, kinds)
+    return _isinstance(interpreter.wrap_const(number.python_type()), kinds)
+
+
+@wraps(_convert)  # A trace prints the symbol with the module of this function.
+def _converted(x: Any, /, dtype: Any) -> Any:
+    """Convert the type of a number, or of the elements of a tensor."""
+    if _is_unknown(x) and isinstance(dtype, type):
+        return numberproxy(dtype, None, constraint=x.constraint)
+    return _convert(x, dtype)
+
+
+def register() -> None:
+    """Patch what Thunder asks numbers for, and how it converts them."""
+    for name in ("__bool__", "__int__", "__float__", "__complex__"):
+        setattr(NumberProxy, name, partialmethod(_value, getattr(NumberProxy, name)))
+    _LOOKASIDES[bool] = _truth
+    _LOOKASIDES[isinstance] = _is_of
+    object.__setattr__(prims.convert_element_type, "meta", _converted)
