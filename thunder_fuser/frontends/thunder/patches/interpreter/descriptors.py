@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal
 
 from thunder.core import interpreter, jit_ext
@@ -83,7 +83,10 @@ def _as_object_sets(original: Callable[..., Any], held: Any, name: Any, value: A
 def _set(held: WrappedValue, name: WrappedValue, value: WrappedValue) -> Any:
     """`setattr` of wrapped values; return None, wrapped, or the interpreter's signal."""
     done = _default_set(held, name, value)
-    if is_patched() and _is_data(_of_classes(type(unwrap(held)).__mro__, unwrap(name))):
+    found = _of_classes(type(unwrap(held)).__mro__, unwrap(name))
+    # What a slot holds is the object's own.
+    is_slot = isinstance(found, MemberDescriptorType)
+    if is_patched() and _is_data(found) and not is_slot:
         # The interpreter has noted the value as an attribute of the object's own.
         noted = [held.attribute_wrappers]
         if "__dict__" in noted[0]:
