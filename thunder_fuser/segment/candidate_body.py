@@ -67,20 +67,22 @@ class Given(Container[Val]):
         return not self.graph.seen(value).folds & self.folds  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
 class Ends(Container[Val]):
     """Values at which the part that legality depends on ends: loads, and given values. Given
     integers are not among them, since they may be indices with a form (`lower/index`).
     """
 
-    body: KernelBody
+    def __init__(self, body: KernelBody) -> None:
+        self._body = body
+        self._known: dict[object, bool] = {}
 
     def __contains__(self, value: object) -> bool:
-        if value in self.body.loads:
-            return True
-        if not isinstance(value, TensorView) or value not in self.body.given:
-            return False
-        return value.dtype not in WIDE
+        found = self._known.get(value)
+        if found is None:
+            is_given = isinstance(value, TensorView) and value.dtype not in WIDE
+            found = (is_given and value in self._body.given) or value in self._body.loads
+            self._known[value] = found
+        return found
 
 
 class CommonOrders:

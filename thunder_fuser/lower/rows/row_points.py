@@ -171,14 +171,16 @@ def have_places(body: KernelBody) -> bool:
     of size 1, so that `RowPoints.of_output` has its place in every arrangement. Scans have no other
     places.
     """
-    shapes = [_shapes(fold) for fold in body.folds]
-    return all(_moving(t.sizes) in both for t in body.outputs for both in shapes)
+    shapes = {_shapes(fold) for fold in body.folds}
+    stored = {tuple(_moving(t.sizes)) for t in body.outputs}
+    return all(sizes in both for sizes in stored for both in shapes)
 
 
-def _shapes(fold: ReductionOp) -> tuple[list[int], list[int]]:
+def _shapes(fold: ReductionOp) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the sizes of a reduction's points and of its rows, without those of 1."""
     sizes = fold.input.sizes
-    return _moving(sizes), _moving([n for k, n in enumerate(sizes) if k not in fold.dims])
+    kept = [n for k, n in enumerate(sizes) if k not in fold.dims]
+    return tuple(_moving(sizes)), tuple(_moving(kept))
 
 
 def is_over(fold: ReductionOp, space: Space, dims: Collection[int]) -> bool:

@@ -114,7 +114,7 @@ class _Problem:
             for names, least in zip(self.wanted, self._least, strict=True)
         ]
         self._alone = [
-            _LeastOfComputing(values, ChainMap(_own_of(self._worth_computing(k)), self._own), names)
+            _LeastOfComputing(values, self._own_alone(k), names)
             for k, names in enumerate(self.wanted)
         ]
         self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
@@ -130,16 +130,18 @@ class _Problem:
             total += sum(self.values[v].compute or 0 for v in choice.computed)
         return total
 
-    def _worth_computing(self, consumer: int) -> dict[int, tuple[int, ...]]:
-        """Return the values that may be cheaper to compute than to read, for one consumer, even if
-        it pays for the whole write; with their operands.
+    def _own_alone(self, consumer: int) -> Mapping[int, Sequence[int]]:
+        """Return for each value its operands that are operands of no other value that may be
+        cheaper to compute than to read for one consumer, even if it pays for the whole write.
         """
         least, values = self._least[consumer], self.values
-        return {
+        operands = {
             v: tuple(dict.fromkeys(value.operands))
             for v in self.subgraphs[consumer]
             if (value := values[v]).compute is not None and value.read + value.write > least(v)
         }
+        own: ChainMap[int, list[int]] = ChainMap(_own_of(operands), self._own)
+        return own
 
     def respond(self, consumer: int, extra: WritePrice, *, banned: bool = False) -> Choice:
         """Return the cheapest choice of one consumer. If a value is `banned` from being read, the
