@@ -327,3 +327,28 @@ def test_a_report_shows_the_state_as_inputs_and_its_script_runs() -> None:
     assert [v.dtype for v in forward.fusion.inputs].count(DataType.Int) == 2
     assert "fd.ops.uniform(minval=0.0, maxval=1.0, shape=[8, 8], rng_seed=S" in forward.repro()
     exec(forward.repro(), {})
+
+
+def _chosen_by_draws(x: torch.Tensor) -> torch.Tensor:
+    found = x.cumsum(-2)
+    found[torch.randint(0, 4, (3,))] = x[0] * 2
+    return found
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _chosen_by_draws,
+        lambda x: x[torch.randperm(4)] * 2,
+        lambda x: x * torch.randint(0, 3, (3,)),
+    ],
+)
+def test_compiling_draws_no_random_numbers(program: Any) -> None:
+    """The first call with a seed has the numbers of the next one."""
+    x = torch.randn(4, 3, requires_grad=True)
+    compiled, found = jit(program), []
+    for run in (compiled, compiled, program):
+        torch.manual_seed(3)
+        found.append(run(x))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    torch.testing.assert_close(found[0], found[2])

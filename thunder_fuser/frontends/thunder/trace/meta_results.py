@@ -62,7 +62,9 @@ def on_meta(bsym: BoundSymbol, known: Mapping[str, torch.Tensor]) -> list[torch.
         with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             args, kwargs = tree_map(partial(_on_meta, known=known), (bsym.args, bsym.kwargs))
-            given = tree_leaves(function(*args, **kwargs))
+            # What is made on the default device is not computed, nor drawn, either.
+            with torch.device("meta"):
+                given = tree_leaves(function(*args, **kwargs))
     except Exception:  # data dependent, or other arguments in torch: keep Thunder's types
         return None
     found = [t for t in given if isinstance(t, torch.Tensor)]

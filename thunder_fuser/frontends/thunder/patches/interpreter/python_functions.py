@@ -51,7 +51,8 @@ def _sum(values: Iterable[Any], /, start: Any = 0) -> Any:
 
 def _reversed(values: Any) -> Iterator[Any]:
     if hasattr(values, "__reversed__"):
-        return values.__reversed__()
+        found: Iterator[Any] = values.__reversed__()
+        return found
     if hasattr(values, "__getitem__"):  # By position, as of any sequence, such as `nn.ModuleList`.
         return (values[k] for k in range(len(values) - 1, -1, -1))
     return iter([value for value in values][::-1])
