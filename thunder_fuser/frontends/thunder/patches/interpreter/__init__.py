@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
+    comparisons,
     containers_built,
     dictionary_keys,
     frames,
@@ -20,6 +21,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 
 PATCHES = (
     attribute_lookups,
+    comparisons,
     containers_built,
     dictionary_keys,
     frames,
