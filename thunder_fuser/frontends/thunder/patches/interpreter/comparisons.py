@@ -52,7 +52,7 @@ def _compare(original: Callable[..., Any], inst: Any, /, stack: Any, **state: An
 
 def _method(value: Any, operator: str) -> Callable[..., Any] | None:
     """Return the method in Python by which a value of the user's types is compared."""
-    kind = type(value)
+    kind: Any = type(value)
     name = _METHODS[operator]
     if operator == "!=" and kind.__ne__ is object.__ne__ and isinstance(kind.__eq__, FunctionType):
         return _differ if _is_users(kind.__eq__) else None
@@ -67,7 +67,8 @@ def _is_plain(value: Any, operator: str) -> bool:
 
 
 def _differ(left: Any, right: Any) -> Any:
-    found = type(left).__eq__(left, right)
+    kind: Any = type(left)
+    found = kind.__eq__(left, right)
     return found if found is NotImplemented else not found
 
 
