@@ -295,3 +295,28 @@ def test_attributes_of_classes_are_refused() -> None:
             jit(program)(Counted(), x)
         assert Counted.count == 0
     assert torch.equal(jit(of_its_own)(Counted(), x), x * 3)
+
+
+class WithProperty:
+    def __init__(self) -> None:
+        self._scale: Any = 2
+
+    @property
+    def scale(self) -> Any:
+        return self._scale
+
+    @scale.setter
+    def scale(self, value: Any) -> None:
+        self._scale = value * 10
+
+
+def test_properties_are_set_by_their_setters() -> None:
+    def program(held: WithProperty, x: Tensor) -> Tensor:
+        held.scale = held.scale + 1
+        y: Tensor = x * held.scale
+        return y
+
+    ours, theirs, compiled, x = WithProperty(), WithProperty(), jit(program), torch.randn(3)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(ours, x), program(theirs, x))
+        assert ours._scale == theirs._scale

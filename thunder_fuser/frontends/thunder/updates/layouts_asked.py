@@ -30,7 +30,7 @@ class _Layout(Expected):
     """Strides and storage offset of an argument."""
 
     def holds(self, given: Any) -> bool:
-        return (given.stride(), given.storage_offset()) == self.value
+        return bool((given.stride(), given.storage_offset()) == self.value)
 
     def __repr__(self) -> str:
         return "a tensor of strides {} and storage offset {}".format(*self.value)
@@ -124,7 +124,8 @@ def _asked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         known(name)
         return method(_on_meta(name, self), *args, **kwargs)
 
-    return interpreter.make_opaque(answer)
+    opaque: Callable[..., Any] = interpreter.make_opaque(answer)
+    return opaque
 
 
 _ASKED: Mapping[str, Callable[..., Any]] = {

@@ -31,6 +31,7 @@ from thunder.core.utils import is_hashable
 from thunder.executors.pythonex import ex
 from torch.nn import Module
 
+from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import is_changed
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
@@ -84,6 +85,18 @@ def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> An
         return attributes
     # By the wrapped dictionary: a method of what it holds has another wrapper the next time.
     return interpreter._interpret_call(dict.__setitem__, attributes, name, value)
+
+
+def _set_by_method(
+    original: Callable[..., Any], target: WrappedValue, name: WrappedValue, value: WrappedValue
+) -> Any:
+    """Set an attribute by the setter of a property, if it has one; return None, wrapped, or the
+    interpreter's signal.
+    """
+    held = getattr(type(unwrap(target)), unwrap(name), None)
+    if not isinstance(held, property) or held.fset is None or not is_patched():
+        return original(target, name, value)
+    return interpreter._interpret_call(held.fset, target, value)
 
 
 def _is_outer(target: WrappedValue) -> bool:
@@ -144,7 +157,13 @@ def _record_deletion(target: WrappedValue, name: WrappedValue) -> Any:
 def _get_attribute(
     original: Callable[..., Any], held: WrappedValue, name: WrappedValue, *default: WrappedValue
 ) -> Any:
-    """Return a wrapped attribute, or the interpreter's signal; note whose dictionary one is."""
+    """Return a wrapped attribute, or the interpreter's signal; note whose dictionary one is. A
+    property of an object that the trace has changed is not what the caller's object has.
+    """
+    if is_patched() and is_changed(held):
+        kept = getattr(type(unwrap(held)), unwrap(name), None)
+        if isinstance(kept, property) and kept.fget is not None:
+            return interpreter._interpret_call(kept.fget, held)
     found = original(held, name, *default)
     if unwrap(name) == _ATTRIBUTES and isinstance(found, WrappedValue) and is_patched():
         found.owner = held
@@ -253,6 +272,7 @@ def register() -> None:
     """Patch Thunder's interpreter and tracer to record changes and write them to the epilogue."""
     _LOOKASIDES[object.__setattr__] = _record
     ask_first(_lookaside)
+    _LOOKASIDES[setattr] = partial(_set_by_method, _LOOKASIDES[setattr])
     _LOOKASIDES[getattr] = partial(_get_attribute, _LOOKASIDES[getattr])
     _LOOKASIDES[delattr] = _delete_by_name
     _HANDLERS["DELETE_ATTR"] = partial(_delete, _HANDLERS["DELETE_ATTR"])

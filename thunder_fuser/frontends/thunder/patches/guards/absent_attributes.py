@@ -60,7 +60,7 @@ def _guard(held: WrappedValue, name: WrappedValue, has: bool) -> None:
 def _has_attribute(held: WrappedValue, name: WrappedValue) -> Any:
     if not is_patched():
         return _hasattr(held, name)
-    if is_of_caller(held) and _is_changed(held):
+    if is_of_caller(held) and is_changed(held):
         return interpreter._interpret_call(_found, held, name)
     answer = _hasattr(held, name)
     if isinstance(answer, WrappedValue):
@@ -68,7 +68,7 @@ def _has_attribute(held: WrappedValue, name: WrappedValue) -> Any:
     return answer
 
 
-def _is_changed(held: WrappedValue) -> bool:
+def is_changed(held: WrappedValue) -> bool:
     """True if the trace has set or deleted attributes of an object."""
     return any(
         changed.provenance.inst is PseudoInst.LOAD_ATTR
@@ -88,7 +88,7 @@ def _found(held: Any, name: str) -> bool:
 def _get_attribute(held: WrappedValue, name: WrappedValue, *default: WrappedValue) -> Any:
     found = _getattr(held, name, *default)
     is_missing = bool(default) or found is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
-    if is_missing and is_patched() and is_of_caller(held) and not _is_changed(held):
+    if is_missing and is_patched() and is_of_caller(held) and not is_changed(held):
         text = unwrap(name)
         if isinstance(text, str) and not hasattr(unwrap(held), text):
             _guard(held, name, has=False)

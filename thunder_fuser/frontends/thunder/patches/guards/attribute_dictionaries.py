@@ -55,7 +55,7 @@ class _HasNames(Expected):
         self.home = home
 
     def holds(self, given: Any) -> bool:
-        return list(getattr(given, self.home)) == self.value
+        return bool(list(getattr(given, self.home)) == self.value)
 
     def __repr__(self) -> str:
         return f"the names {self.value} in {self.home}"

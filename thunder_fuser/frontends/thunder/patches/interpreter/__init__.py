@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
+    comparisons,
     containers_built,
     descriptors,
     dictionary_keys,
@@ -21,6 +22,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 
 PATCHES = (
     attribute_lookups,
+    comparisons,
     containers_built,
     dictionary_keys,
     descriptors,

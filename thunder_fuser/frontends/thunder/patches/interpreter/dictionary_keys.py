@@ -52,7 +52,7 @@ _key = ex.register_operator(
 )
 
 
-class _KeyProxy(Proxy):
+class _KeyProxy(Proxy):  # type: ignore[misc]
     """A key in the prologue, which Thunder sorts behind strings and integers."""
 
     def __init__(self, place: int) -> None:

@@ -40,7 +40,7 @@ class _Places(Expected):
         self.names, self.is_tied = names, is_tied
 
     def holds(self, given: Any) -> bool:
-        return _places(given, self.names, self.is_tied) == self.value
+        return bool(_places(given, self.names, self.is_tied) == self.value)
 
     def __repr__(self) -> str:
         return f"a module with the parameters and buffers {self.names}"
