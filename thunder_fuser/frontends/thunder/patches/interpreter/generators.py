@@ -82,15 +82,18 @@ def _raising(compiling: InterpreterCompileCtx, error: BaseException) -> Interpre
 def _run(frame: Any, *contexts: Any, **sent: Any) -> tuple[Any, Any]:
     """Run a frame up to its next `yield`; raise what it raises."""
     *_, running = contexts
+    # A generator is closed where an exception leaves the frame that holds it.
+    outer = running.curexc
     try:
         found, status = interpreter._run_frame(frame, *contexts, **sent)
     except Exception as error:
         raise InterpreterError(f"Encountered exception {type(error).__name__}: {error}") from error
     if status is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
-        raised, running.curexc = running.curexc, None
+        raised, running.curexc = running.curexc, outer
         if isinstance(raised, StopIteration):
             return raised.value, INTERPRETER_SIGNALS.RETURN_VALUE
         raise raised
+    running.curexc = outer
     return found, status
 
 

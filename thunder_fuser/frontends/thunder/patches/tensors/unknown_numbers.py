@@ -9,7 +9,7 @@ decide by one raises. For functions compiled with this executor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partialmethod, wraps
+from functools import partial, partialmethod, wraps
 from typing import Any
 
 from thunder.core import interpreter, jit_ext, prims
@@ -19,8 +19,6 @@ from thunder.core.proxies import NumberProxy, numberproxy
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
-_bool: Callable[[Any], Any] = _LOOKASIDES[bool]
-_isinstance: Callable[..., Any] = _LOOKASIDES[isinstance]
 _convert: Callable[..., Any] = prims.convert_element_type.meta
 
 
@@ -42,19 +40,19 @@ def _value(number: NumberProxy, original: Callable[[Any], Any]) -> Any:
     return original(number)
 
 
-def _truth(wrapped: WrappedValue) -> Any:
+def _truth(original: Callable[..., Any], wrapped: WrappedValue) -> Any:
     """Return the truth of a wrapped value, wrapped, or the interpreter's signal."""
     if _is_unknown(unwrap(wrapped)):
         return interpreter.do_raise(_refusal())
-    return _bool(wrapped)
+    return original(wrapped)
 
 
-def _is_of(wrapped: WrappedValue, kinds: WrappedValue) -> Any:
+def _is_of(original: Callable[..., Any], wrapped: WrappedValue, kinds: WrappedValue) -> Any:
     """`isinstance` of wrapped values: a number that is unknown has a type."""
     number = unwrap(wrapped)
     if not _is_unknown(number):
-        return _isinstance(wrapped, kinds)
-    return _isinstance(interpreter.wrap_const(number.python_type()), kinds)
+        return original(wrapped, kinds)
+    return original(interpreter.wrap_const(number.python_type()), kinds)
 
 
 @wraps(_convert)  # A trace prints the symbol with the module of this function.
@@ -69,6 +67,6 @@ def register() -> None:
     """Patch what Thunder asks numbers for, and how it converts them."""
     for name in ("__bool__", "__int__", "__float__", "__complex__"):
         setattr(NumberProxy, name, partialmethod(_value, getattr(NumberProxy, name)))
-    _LOOKASIDES[bool] = _truth
-    _LOOKASIDES[isinstance] = _is_of
+    _LOOKASIDES[bool] = partial(_truth, _LOOKASIDES[bool])
+    _LOOKASIDES[isinstance] = partial(_is_of, _LOOKASIDES[isinstance])
     object.__setattr__(prims.convert_element_type, "meta", _converted)
