@@ -128,3 +128,22 @@ def test_a_running_mean_has_no_history() -> None:
         torch.testing.assert_close(model.mean, mean)
         assert not model.mean.requires_grad
     assert thunder.cache_misses(compiled) == 1
+
+
+def test_results_of_an_evaluation_that_updates_parameters_have_no_history() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.linear.weight.mul_(0.5)
+            y, z = self.linear(x), torch.zeros(2, 3)
+            z[:, 0] = y[:, 0]
+            return z
+
+    compiled = thunder.jit(Scaled(), executors=[thunder_fuser.executor])
+    with torch.no_grad():
+        assert not compiled(torch.ones(2, 3)).requires_grad
+    assert compiled(torch.ones(2, 3)).requires_grad

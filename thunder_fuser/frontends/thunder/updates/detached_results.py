@@ -61,8 +61,7 @@ def _insert_alias_updates(
     if not is_patched() or "flat_args" not in returned_by(trace):
         return found
     detached = detached_results(trace)
-    is_differentiated = len(detached) < len(returned_by(trace)["output"])
-    return returning(found, {_DETACHED: detached}) if detached and is_differentiated else found
+    return returning(found, {_DETACHED: detached}) if detached else found
 
 
 def _split(
@@ -93,6 +92,8 @@ def _connect(
         return
     detached = flat_output[marks[-1] + 1 :]
     connected = tuple(x for k, x in enumerate(flat_output[: marks[-1]]) if k not in detached)
+    if not connected:
+        return
     zeros = {k: _zeros_like(flat_output[k]) for k in detached}
 
     def backward(saved: Any, gradients: list[Any]) -> Any:
