@@ -126,7 +126,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._draw = register_draw(self)
         for calls in (attention, convolution, data_parallel, indexing):
             calls.register(self)
-        self._lookasides = {**lookasides(), **self._lookasides}
+        for theirs, own in lookasides().items():
+            self._lookasides.setdefault(theirs, own)
         for symbol in {**TABLE, **gradients.RULES}:
             self.register_supported(
                 symbol, partial(_is_claimed, symbol), grad_transform=gradients.RULES.get(symbol)
