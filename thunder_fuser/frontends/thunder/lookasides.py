@@ -132,8 +132,7 @@ def lookasides() -> dict[Function, Function]:
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
     for theirs, symbol in decomposed():
-        if theirs not in found:
-            found[theirs] = found[symbol] = or_opaque(theirs, symbol)
+        found.setdefault(theirs, found.setdefault(symbol, or_opaque(theirs, symbol)))
     found |= _of_proxies(found)
     found |= {f: partial(_of_types, f) for f in _OF_TYPES}
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False

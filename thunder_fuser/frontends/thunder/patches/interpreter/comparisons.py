@@ -14,6 +14,7 @@ from typing import Any
 
 from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, check_and_append, unwrap
+from thunder.core.proxies import Proxy
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -52,6 +53,8 @@ def _compare(original: Callable[..., Any], inst: Any, /, stack: Any, **state: An
 
 def _method(value: Any, operator: str) -> Callable[..., Any] | None:
     """Return the method in Python by which a value of the user's types is compared."""
+    if isinstance(value, Proxy):
+        return None
     kind: Any = type(value)
     name = _METHODS[operator]
     if operator == "!=" and kind.__ne__ is object.__ne__ and isinstance(kind.__eq__, FunctionType):
