@@ -96,6 +96,8 @@ def test_distributions(name: str) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_distributions_of_other_sizes_raise() -> None:
+def test_distributions_of_other_sizes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch.compile turns the checks off, for all that follows in a process.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     with pytest.raises(ValueError, match="not broadcastable"):
         jit(lambda x, y: Normal(x, 1.0).log_prob(y))(torch.ones(4), torch.ones(3))
