@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
+from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
@@ -73,7 +74,7 @@ def register(executor: FusionExecutor) -> Symbols:
     )
     executor.register_supported(symbols.whole, grad_transform=rule)
     # Thunder's own lookaside does not know `enable_gqa`.
-    attend = partial(_attend, symbols)
+    attend = record_source_loc_in_symbol_header(partial(_attend, symbols))
     executor._lookasides[functional.scaled_dot_product_attention] = attend
     return symbols
 
