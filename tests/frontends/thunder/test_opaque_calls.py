@@ -175,3 +175,9 @@ def test_ctc_losses(reduction: str) -> None:
 
     sizes, lengths = torch.tensor([12, 11, 4]), torch.tensor([5, 3, 4])
     check(program, torch.randn(12, 3, 8, requires_grad=True), targets, sizes, lengths)
+
+
+def test_instance_norms_of_one_value_are_refused() -> None:
+    norm = torch.nn.InstanceNorm2d(3, track_running_stats=True)
+    with pytest.raises(ValueError, match="more than 1 spatial element"):
+        jit(norm)(torch.ones(2, 3, 1, 1))

@@ -41,7 +41,8 @@ from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, padding
-from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
+from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.norms import update_running
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -234,8 +235,10 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> TensorProxy:
     """Update the running statistics by the means over the batch of those of its samples. Thunder
-    updates copies of them, one for each sample.
+    updates copies of them, one for each sample. One value for each channel has no variance.
     """
+    if use_input_stats and is_static(input.shape):
+        torch.nn.functional._verify_spatial_size(list(input.shape))
     if not use_input_stats or (running_mean is None and running_var is None):
         before = running_mean, running_var
         return symbol(input, *before, weight, bias, use_input_stats, momentum, eps)
@@ -248,8 +251,8 @@ def _instance_norm(
     count = math.prod(rest)
     for running, new in ((running_mean, mean), (running_var, variance * (count / (count - 1)))):
         if running is not None:
-            new = ltorch.mean(ltorch.reshape(new, (batch, channels)), 0)
-            ltorch._copy_(running, rounded((1 - momentum) * running + momentum * new, running))
+            mean_of_samples = ltorch.mean(ltorch.reshape(new, (batch, channels)), 0)
+            update_running(running, mean_of_samples, momentum)
     return result
 
 

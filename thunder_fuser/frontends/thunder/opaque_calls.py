@@ -37,6 +37,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from thunder_fuser.frontends.thunder.autograd.draws import is_random
+
 Function = Callable[..., Any]
 
 
@@ -236,8 +238,9 @@ class _PureOperations(TorchDispatchMode):  # type: ignore[misc]  # torch leaves 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if is_random or any(not _is_in_none(x, self.operands) for x in _changed(func, args)):
+        if is_random(func, args, kwargs) or any(
+            not _is_in_none(x, self.operands) for x in _changed(func, args)
+        ):
             raise _NotPure(f"{func} draws random numbers, or changes an operand")
         return func(*args, **(kwargs or {}))
 

@@ -21,11 +21,15 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(
-            func, args, kwargs
-        ):
+        if is_random(func, args, kwargs):
             self.found.append(str(func.overloadpacket.__name__))
         return func(*args, **(kwargs or {}))
+
+
+def is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+    """True for an operator that draws random numbers with these arguments."""
+    is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+    return is_seeded and not _drops_nothing(func, args, kwargs)
 
 
 def _drops_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:

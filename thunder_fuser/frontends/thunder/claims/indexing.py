@@ -28,7 +28,7 @@ def _refuse(op: str, x: TensorProxy, index: TensorProxy, dim: object) -> Refusal
     except FuserTypeError as error:
         return Refusal("dtype", str(error))
     if not x.shape:
-        return Refusal("shape", "a tensor of no dimensions has none to index along")
+        return Refusal("shape", "it has no dimension to index along: reshape it to [1]")
     if isinstance(dim, int) and x.shape[dim] == 0 and 0 not in index.shape:
         return Refusal("empty", "torch raises an error if there is nothing to read from")
     return None

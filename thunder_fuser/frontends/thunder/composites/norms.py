@@ -104,9 +104,14 @@ def _batch_norm(
     count = a.numel / a.shape[1]
     for running, new in ((running_mean, mean), (running_var, variance * (count / (count - 1)))):
         if running is not None:
-            moved = (1 - momentum) * running + momentum * ltorch.reshape(new, running.shape)
-            ltorch._copy_(running, maybe_convert_to_dtype(moved, running.dtype))
+            update_running(running, ltorch.reshape(new, running.shape), momentum)
     return _of_channels((x - mean) * scale, weight, bias, a), mean, scale
+
+
+def update_running(running: TensorProxy, new: TensorProxy, momentum: float) -> None:
+    """Update a running statistic by that of a batch, of the same size."""
+    moved = (1 - momentum) * running + momentum * new
+    ltorch._copy_(running, maybe_convert_to_dtype(moved, running.dtype))
 
 
 def _of_channels(
