@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.frontends.thunder.programs import check, jit
+from tests.frontends.thunder.programs import check, flat, jit
 
 
 class Doubled(torch.autograd.Function):
@@ -102,6 +102,78 @@ class Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *rows: Tensor | None) -> Tensor:
         return torch.stack([torch.zeros(4) if row is None else row * 5 for row in rows])
+
+
+class Reversed(torch.autograd.Function):
+    """A gradient reversal layer: its argument itself, with the negated gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -2 * gradient
+
+
+class ReversedView(Reversed):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+
+class ReversedContiguous(Reversed):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.contiguous()
+
+
+class Passed(torch.autograd.Function):
+    """A result, and both arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(y)
+        return y, x * y, x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        first, product, last = gradients
+        (y,) = ctx.saved_tensors
+        return first * y + 2 * product + 3 * last, first - product
+
+
+REVERSED: dict[str, Callable[[Any, Tensor], Any]] = {
+    "alone": lambda apply, x: apply(x),
+    "beside another": lambda apply, x: (apply(x), x * 3),
+    "twice": lambda apply, x: apply(apply(x)),
+    "of a sum": lambda apply, x: apply(x + 1),
+    "in a sum": lambda apply, x: apply(x).sin() + x,
+}
+
+
+@pytest.mark.parametrize("name", REVERSED)
+@pytest.mark.parametrize("kind", [Reversed, ReversedView, ReversedContiguous])
+def test_a_result_that_is_an_argument(kind: type[torch.autograd.Function], name: str) -> None:
+    """It has the gradient of the function, and is another tensor on the same memory."""
+
+    def program(x: Tensor) -> Any:
+        return REVERSED[name](kind.apply, x)
+
+    torch.manual_seed(0)
+    check(program, torch.randn(3, 4, dtype=torch.float64, requires_grad=True))
+    x = torch.randn(3, 4, requires_grad=True)
+    first = flat(jit(program)(x))[0]
+    assert first is not x
+    assert first.grad_fn is not None
+
+
+def test_arguments_among_several_results() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 3, 4, dtype=torch.float64)
+    for needs in ((True, False), (True, True), (False, True)):
+        inputs = [t.clone().requires_grad_(need) for t, need in zip((x, y), needs, strict=True)]
+        check(lambda x, y: Passed.apply(x, y), *inputs)
 
 
 PROGRAMS: dict[str, Callable[[Tensor], Any]] = {

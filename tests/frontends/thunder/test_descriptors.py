@@ -225,3 +225,93 @@ def test_attributes_of_a_namespace_are_set_by_each_call() -> None:
         torch.testing.assert_close(compiled(x, states[0]), program(x, states[1]))
         torch.testing.assert_close(states[0].last, states[1].last)
     assert thunder.cache_misses(compiled) == 1
+
+
+class Scaled:
+    """A descriptor with a number of its own."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __get__(self, held: Any, kind: type) -> float:
+        return self.factor * held.scale
+
+
+class Layer(nn.Module):
+    factor, scaled = 2.0, Scaled(3.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 0.5
+
+    def product(self, x: Tensor, scale: Any) -> Tensor:
+        return x * scale
+
+    doubled = functools.partialmethod(product, scale=2)
+    by_tensor = functools.partialmethod(product, scale=torch.tensor(3.0))
+
+    def forward(self, x: Tensor) -> Tensors:
+        kind = type(self)
+        return x * self.scaled, self.doubled(x), self.by_tensor(x), x * kind.factor
+
+
+class Narrow(Layer):
+    """Has all of it from its base."""
+
+
+class Object:
+    """The same, not of a module."""
+
+    factor, scaled, scale = Layer.factor, Layer.__dict__["scaled"], 0.5
+    product, doubled, by_tensor = (Layer.__dict__[k] for k in ("product", "doubled", "by_tensor"))
+
+
+@pytest.mark.parametrize("kind", [Layer, Narrow])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_what_a_class_has_is_guarded(
+    kind: type[Layer], depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of a descriptor, a partial method's arguments, and what `type(self)` has."""
+    model: nn.Module = nn.Sequential(kind()) if depth else kind()
+    compiled, x = jit(model), torch.randn(3)
+    torch.testing.assert_close(compiled(x), model(x))
+    for owner, name, value in (
+        (Layer.__dict__["scaled"], "factor", 7.0),
+        (Layer, "doubled", functools.partialmethod(Layer.product, scale=5)),
+        (Layer, "factor", 11.0),
+    ):
+        monkeypatch.setattr(owner, name, value)
+        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(compiled(x), model(x))
+    assert thunder.cache_misses(compiled) == 4
+
+
+def test_what_the_class_of_an_object_has_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor, held: Any) -> Tensors:
+        kind = type(held)
+        return x * held.scaled, held.doubled(x), held.by_tensor(x), x * kind.factor * kind.scale
+
+    compiled, x, held = jit(program), torch.randn(3), Object()
+    torch.testing.assert_close(compiled(x, held), program(x, held))
+    for name, value in (("factor", 5.0), ("scale", 7.0), ("scaled", Scaled(4.0))):
+        monkeypatch.setattr(Object, name, value, raising=False)
+        torch.testing.assert_close(compiled(x, held), program(x, held))
+    assert thunder.cache_misses(compiled) == 4
+
+
+def test_the_class_of_an_object_is_called_and_compared() -> None:
+    class Pair:
+        def __init__(self, first: Any) -> None:
+            self.first = first
+
+    sizes = {Object: 2, Pair: 3}
+
+    def program(x: Tensor, held: Any) -> Tensors:
+        kind = type(held)
+        made = kind(x) if kind is Pair else held
+        is_known = kind in sizes and type(made) == kind  # noqa: E721
+        return x * sizes[kind], x * len(kind.__name__), x * is_known, x * (type(x) is Tensor)
+
+    x = torch.randn(3)
+    for held in (Object(), Pair(x)):
+        torch.testing.assert_close(jit(program)(x, held), program(x, held))

@@ -3,7 +3,8 @@
 Thunder passes the context to `forward`; torch passes it to `setup_context` if there is one, with
 the inputs and the output. Thunder's context lacks `needs_input_grad`: here every floating-point or
 complex input needs its gradient, and dead code elimination removes those that are not read. A
-result marked as not differentiable has a gradient of zeros. Thunder's gradient transform is right
+result marked as not differentiable has a gradient of zeros. One that is an input was taken for it,
+so that the gradient transform did not find its producer. Thunder's gradient transform is right
 for any number of results but refuses more than one. So the function is replaced by one whose
 `forward` does all of this, and the transform is told not to count results.
 """
@@ -17,9 +18,11 @@ from typing import Any
 import torch
 from thunder.core import jit_ext
 from thunder.core.interpreter import WrappedValue, make_opaque, unwrap, wrap
-from thunder.core.proxies import TorchAutogradFunctionCtxProxy
+from thunder.core.proxies import TensorProxy, TorchAutogradFunctionCtxProxy
+from thunder.core.trace import get_tracectx
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.trace.origin import gives_new_memory
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _APPLY: Callable[..., Any] = torch.autograd.Function.apply.__func__
@@ -58,14 +61,14 @@ def _with_context(kind: type[torch.autograd.Function]) -> type:
         ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
         output = kind.forward(ctx, *inputs)
         _keep(ctx, output)
-        return output
+        return _apart(output)
 
     def forward_then_setup(ctx: Any, *inputs: Any) -> Any:
         ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
         output = kind.forward(*inputs)
         kind.setup_context(ctx, inputs, output)
         _keep(ctx, output)
-        return output
+        return _apart(output)
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         constants = _kept(ctx)
@@ -99,7 +102,28 @@ def _kept_places(ctx: Any) -> list[int]:
     return kept
 
 
+def _apart_from(output: Any) -> Any:
+    """Return the output with another tensor on the same memory in place of each that is an input,
+    or may be: it has the gradient of the function, an input that of whatever else reads it.
+    """
+    trace = get_tracectx()
+    assert trace is not None
+    new = {
+        x.name
+        for call in trace.peek_scope() or ()
+        if gives_new_memory(call)
+        for x in call.flat_proxy_outs
+    }
+
+    def apart(result: Any) -> Any:
+        is_new = not isinstance(result, TensorProxy) or result.name in new
+        return result if is_new else result.detach()
+
+    return tuple(map(apart, output)) if isinstance(output, tuple) else apart(output)
+
+
 _keep: Callable[[Any, Any], None] = make_opaque(_keep_places)
+_apart: Callable[[Any], Any] = make_opaque(_apart_from)
 _kept: Callable[[Any], list[int]] = make_opaque(_kept_places)
 
 

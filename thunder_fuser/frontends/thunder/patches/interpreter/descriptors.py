@@ -14,9 +14,13 @@ from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal
 
 from thunder.core import interpreter, jit_ext
-from thunder.core.interpreter import INTERPRETER_SIGNALS, WrappedValue, unwrap, wrap_const
+from thunder.core.interpreter import INTERPRETER_SIGNALS, WrappedValue, unwrap
 from thunder.core.proxies import Proxy
 
+from thunder_fuser.frontends.thunder.patches.interpreter.object_types import (
+    class_of,
+    held_by_class,
+)
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
@@ -36,7 +40,10 @@ def interpret_access(method: Method, held: WrappedValue, name: str, *value: Wrap
     kinds, owner = type(unwrap(held)).__mro__, held
     if isinstance(unwrap(held), super):
         kinds, owner = _seen_by_super(held)
-    found = _of_classes(kinds, name)
+    kind = next((kind for kind in kinds if name in vars(kind)), None)
+    if kind is None:
+        return None
+    found = vars(kind)[name]
     function = getattr(type(found), method, None)
     of_property = isinstance(found, property) and not isinstance(function, FunctionType)
     if of_property:
@@ -45,9 +52,12 @@ def interpret_access(method: Method, held: WrappedValue, name: str, *value: Wrap
         return None
     if not _is_data(found) and name in _own_attributes(owner):
         return None
-    operands = [owner, *value] if of_property else [wrap_const(found), owner, *value]
+    assert owner is not None
+    operands = [owner, *value]
+    if not of_property:
+        operands = [held_by_class(owner, kind, name), *operands]
     if method == "__get__" and not of_property:
-        operands.append(wrap_const(type(unwrap(owner))))
+        operands.append(class_of(owner))
     return interpreter._interpret_call(function, *operands)
 
 

@@ -10,8 +10,6 @@
 
 *`x.where(condition, y)`*, which Thunder took for `torch.where(x, condition, y)`: wrong numbers
 where `x` is bool, and an error elsewhere.
-
-*The type of a tensor*, `type(x)`, which was that of a proxy: `type(x) is torch.Tensor` was False.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from thunder.core import interpreter
-from thunder.core.interpreter import WrappedValue, unwrap, wrap_const
 from thunder.core.proxies import TensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map
 from torch._ops import OpOverloadPacket
@@ -34,20 +30,8 @@ Function = Callable[..., Any]
 
 METHODS: dict[str, Function] = _method_name_to_fn_map
 """Thunder's methods of tensors."""
-_TYPES: dict[Function, Function] = interpreter._default_lookaside_map
-_original_type: Function = _TYPES[type]
 _original_unfold: Function = METHODS["unfold"]
 _original_where: Function = METHODS["where"]
-
-
-def _type(x: WrappedValue) -> Any:
-    """Return the wrapped type of a wrapped value; Thunder's own code is told that of a proxy."""
-    frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
-    is_users = frame is None or not frame.module.startswith("thunder.")
-    if isinstance(unwrap(x), TensorProxy) and is_users and is_patched():
-        kind = torch.nn.Parameter if issubclass(x.python_typ, torch.nn.Parameter) else torch.Tensor
-        return wrap_const(kind)
-    return _original_type(x)
 
 
 def known(name: str) -> None:
@@ -173,9 +157,8 @@ _OWN: Mapping[str, Function] = {
 
 
 def register() -> None:
-    """Add the attributes and the type to Thunder's proxies, and the methods to its tensors'."""
+    """Add the attributes to Thunder's proxies, and the methods to its tensors'."""
     for name, value in _ATTRIBUTES.items():
         if not hasattr(TensorProxy, name):
             setattr(TensorProxy, name, _attribute(name, value))
-    _TYPES[type] = _type
     METHODS.update({**_updates(), **_OWN})
