@@ -18,6 +18,7 @@ from torch._functorch import apis, eager_transforms, vmap
 from torch.utils.hooks import BackwardHook
 
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
+from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import at_once, value_of
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
 Function = Callable[..., Any]
@@ -57,7 +58,7 @@ _OF_TENSORS = {
     "register_hook": _HOOK,
     "register_post_accumulate_grad_hook": _HOOK,
     "retain_grad": _HOOK,
-    **dict.fromkeys(("equal", "allclose", "is_nonzero", "tolist", "numpy", "__array__"), _VALUES),
+    **dict.fromkeys(("equal", "allclose", "is_nonzero", "numpy", "__array__"), _VALUES),
 }
 
 
@@ -81,7 +82,16 @@ def _method(name: str, reason: str) -> Function:
     return refuse
 
 
+def _list(self: Any) -> Any:
+    known("tolist")
+    value = value_of(self)
+    if value is None:
+        raise NotImplementedError(_text("tolist", _VALUES))
+    return value.tolist()
+
+
 def register() -> None:
     """Patch how Thunder looks for replacements, and add methods of tensors that raise."""
     ask_first(_lookaside)
     METHODS.update({name: _method(name, reason) for name, reason in _OF_TENSORS.items()})
+    METHODS["tolist"] = at_once(_list)
