@@ -36,14 +36,6 @@ def of_updated(x: Tensor) -> Tensor:
     return x + mask if places[-1] > 1 else x
 
 
-def of_updated(x: Tensor) -> Tensor:
-    """Update a tensor that is computed from one which is asked later."""
-    places = torch.arange(LAST)
-    mask = (x * 0 + places).mul_(places > 1)
-    mask[:, :1] = mask[:, :1].masked_fill(x[:, :1] > 0, 5.0)
-    return x + mask if places[-1] > 1 else x
-
-
 KNOWN: dict[str, Program] = {
     "a branch": lambda x: x * 2 if torch.arange(5).max() > 3 else x,
     "a branch of a literal": lambda x: x * 2 if torch.tensor([1, 2]).sum() == 3 else x,

@@ -33,10 +33,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
 from thunder_fuser.frontends.thunder.claims.table import TABLE
-from thunder_fuser.frontends.thunder.claims.targets import targets
+from thunder_fuser.frontends.thunder.claims.targets import primitives, targets
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
-from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 from thunder_fuser.segment.regions.joint_graph import Role
 
 _LARGEST = 1 << 20
