@@ -17,7 +17,11 @@ from thunder.core import interpreter
 from thunder.core.interpreter import unwrap
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import (
+    UnknownNumbersError,
+    ask_first,
+    is_patched,
+)
 from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import number_of
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
 
@@ -49,8 +53,8 @@ def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _refusal(name: str) -> NotImplementedError:
-    return NotImplementedError(
+def _refusal(name: str) -> UnknownNumbersError:
+    return UnknownNumbersError(
         f"{name}: the size of its result depends on the numbers in its operands; compile the "
         "functions or modules around it, and call it outside of them"
     )

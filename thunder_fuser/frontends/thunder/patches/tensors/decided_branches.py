@@ -17,7 +17,7 @@ from thunder.core.interpreter import interpreter_needs_wrap
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import get_tracectx
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
 from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import number_of
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
@@ -38,7 +38,13 @@ def _truth(x: TensorProxy) -> bool:
     found = _decided(x)
     if found is None:
         found = number_of(x)
-    return _original(x) if found is None else bool(found)
+    if found is None:
+        raise UnknownNumbersError(
+            "a branch on a tensor that the program computes (data dependency): its numbers are "
+            "known only as the program runs; compute with tensors (torch.where), or branch outside "
+            "of the compiled function"
+        )
+    return bool(found)
 
 
 def _decided(x: TensorProxy) -> bool | None:

@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
 from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.frontends.thunder.claims.targets import primitives, targets
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
 from thunder_fuser.segment.regions.joint_graph import Role
 
@@ -184,7 +184,7 @@ def _size(x: Any) -> Any:
 
 def _refuse_unknown(name: str, sizes: Sequence[Any]) -> None:
     if any(isinstance(x, TensorProxy) for x in tree_flatten(sizes)[0]):
-        raise NotImplementedError(
+        raise UnknownNumbersError(
             f"{name}: the size of its result depends on the numbers in a tensor, which are known "
             "only as the program runs; compile the functions or modules around it, and call it "
             "outside of them"
@@ -198,6 +198,12 @@ def _item(original: Callable[..., Any], self: TensorProxy) -> Any:
 
 def _converted(self: TensorProxy, kind: type, original: Callable[..., Any]) -> Any:
     number = number_of(self)
+    if number is None and is_patched():
+        raise UnknownNumbersError(
+            f"{kind.__name__}(x) of a tensor that the program computes (data dependency): its "
+            "number is known only as the program runs; compute with tensors (torch.where), or read "
+            "it outside of the compiled function"
+        )
     return original(self) if number is None else kind(number)
 
 

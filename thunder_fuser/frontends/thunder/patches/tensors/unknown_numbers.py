@@ -16,7 +16,7 @@ from thunder.core import interpreter, jit_ext, prims
 from thunder.core.interpreter import WrappedValue, unwrap
 from thunder.core.proxies import NumberProxy, numberproxy
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _convert: Callable[..., Any] = prims.convert_element_type.meta
@@ -26,8 +26,8 @@ def _is_unknown(x: Any) -> bool:
     return isinstance(x, NumberProxy) and x.value is None and is_patched()
 
 
-def _refusal() -> NotImplementedError:
-    return NotImplementedError(
+def _refusal() -> UnknownNumbersError:
+    return UnknownNumbersError(
         "a branch, a size or an option depends on a number that is read of a tensor, as by "
         "x.item(), which is known only as the program runs; compute with the tensor (torch.where), "
         "or read it outside of the compiled function and pass it as an argument"
