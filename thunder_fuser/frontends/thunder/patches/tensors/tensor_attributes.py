@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
-from thunder.core.interpreter import WrappedValue, unwrap, wrap_const
+from thunder.core.interpreter import WrappedValue, interpreter_needs_wrap, unwrap, wrap_const
 from thunder.core.proxies import TensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map
 from torch._ops import OpOverloadPacket
@@ -40,8 +40,12 @@ _original_unfold: Function = METHODS["unfold"]
 _original_where: Function = METHODS["where"]
 
 
-def _type(x: WrappedValue) -> Any:
-    """Return the wrapped type of a wrapped value; Thunder's own code is told that of a proxy."""
+def _type(x: WrappedValue, *parts: WrappedValue) -> Any:
+    """Return the wrapped type of a wrapped value; Thunder's own code is told that of a proxy.
+    `parts`: bases and attributes of a new class with the name `x`.
+    """
+    if parts:
+        return interpreter_needs_wrap(type)(x, *parts)
     frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
     is_users = frame is None or not frame.module.startswith("thunder.")
     if isinstance(unwrap(x), TensorProxy) and is_users and is_patched():

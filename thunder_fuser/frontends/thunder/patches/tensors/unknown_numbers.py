@@ -47,6 +47,16 @@ def _truth(original: Callable[..., Any], wrapped: WrappedValue) -> Any:
     return original(wrapped)
 
 
+def _is(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
+    """`a is b` of wrapped values on the stack: a bool that is unknown may be True, or False."""
+    values = (unwrap(stack.getitem_wrapped(-2)), unwrap(stack.getitem_wrapped(-1)))
+    for a, b in (values, values[::-1]):
+        # Thunder takes a bool for an int.
+        if isinstance(b, bool) and _is_unknown(a) and a.python_type is not float:
+            return interpreter.do_raise(_refusal())
+    return original(inst, stack=stack, **state)
+
+
 def _is_of(original: Callable[..., Any], wrapped: WrappedValue, kinds: WrappedValue) -> Any:
     """`isinstance` of wrapped values: a number that is unknown has a type."""
     number = unwrap(wrapped)
@@ -67,6 +77,8 @@ def register() -> None:
     """Patch what Thunder asks numbers for, and how it converts them."""
     for name in ("__bool__", "__int__", "__float__", "__complex__"):
         setattr(NumberProxy, name, partialmethod(_value, getattr(NumberProxy, name)))
+    handlers = interpreter._default_opcode_handler_map
+    handlers["IS_OP"] = partial(_is, handlers["IS_OP"])
     _LOOKASIDES[bool] = partial(_truth, _LOOKASIDES[bool])
     _LOOKASIDES[isinstance] = partial(_is_of, _LOOKASIDES[isinstance])
     object.__setattr__(prims.convert_element_type, "meta", _converted)
