@@ -61,6 +61,7 @@ class Function(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function, self.scale, self.held = function, nn.Parameter(torch.ones(WIDTH)), None
+        self.found: list[Tensor] = []
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x: Tensor, **options: Any) -> Any:
@@ -184,6 +185,12 @@ def updating(self: Any, x: Tensor) -> Tensor:
     return x * 2 if x.sum() > 0 else x
 
 
+def assigning(self: Any, x: Tensor) -> Tensor:
+    """Assign a buffer, as QuantAct of I-BERT does."""
+    self.count = self.count + x.detach().sum()
+    return x * 2 if x.sum() > 0 else x * 3
+
+
 def setting(self: Any, x: Tensor) -> Tensor:
     found = x * 2 if x.sum() > 0 else x * 3
     self.held = found
@@ -201,7 +208,15 @@ def returning_its_operand(self: Any, x: Tensor) -> Tensor:
 
 DOING_MORE = {
     f.__name__: f
-    for f in (unknown_size, drawing, updating, setting, set_before, returning_its_operand)
+    for f in (
+        unknown_size,
+        drawing,
+        updating,
+        assigning,
+        setting,
+        set_before,
+        returning_its_operand,
+    )
 }
 
 
@@ -213,6 +228,7 @@ def test_modules_that_do_more_than_compute_are_refused(name: str) -> None:
         jit(model)(batches(5)[0])
     assert model[1].held is held
     assert torch.equal(model[1].count, count)
+    assert model[1].found == []
 
 
 def test_the_compiled_module_itself_is_not_one_call() -> None:

@@ -36,6 +36,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import get_tracectx
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.func import functional_call
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
@@ -197,26 +198,30 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         return NotImplemented
     enabled = _autocast()
 
-    def call(tensors: Sequence[Tensor]) -> Any:
-        """Return the results for the module's tensors and the call's."""
-        parts = iter(tensors[len(names) :])
+    def arguments(tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        parts = iter(tensors)
         now = [next(parts) if tensor else x for x, tensor in zip(flat, is_tensor, strict=True)]
-        call_args, call_kwargs = pytree.tree_unflatten(now, structure)
-        with ExitStack() as contexts:
-            for device, dtype in enabled.items():
-                contexts.enter_context(torch.autocast(device, dtype))
-            state = dict(zip(names, tensors, strict=False))
-            return torch.func.functional_call(module, state, call_args, call_kwargs)
+        found: tuple[Any, Any] = pytree.tree_unflatten(now, structure)
+        return found
 
-    sampled = _sampled(module, call, _tensors(module, tree), given)
+    def call(*tensors: Tensor) -> Any:
+        """Return the results for the arguments."""
+        call_args, call_kwargs = arguments(tensors)
+        with _under(enabled):
+            return module(*call_args, **call_kwargs)
+
+    sampled = _sampled(module, tree, call, given)
     if sampled is None:
         return NotImplemented
-    types, results = sampled
+    types, returned = sampled
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         if any(isinstance(x, FakeTensor) for x in tensors):
             return _of_types(types, tensors)
-        found = tuple(pytree.tree_leaves(call(tensors)))
+        state = dict(zip(names, tensors, strict=False))
+        with _under(enabled):
+            results = functional_call(module, state, *arguments(tensors[len(names) :]))
+        found = tuple(pytree.tree_leaves(results))
         if (now := _types(found)) != types:
             raise RuntimeError(
                 f"{type(module).__name__} runs as one call of torch, and returned {types} when it "
@@ -226,7 +231,7 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         return found
 
     found = call_opaquely(run_module, type(module).__name__, (run, *held, *given), {})
-    return pytree.tree_unflatten(list(found), results)
+    return pytree.tree_unflatten(list(found), returned)
 
 
 def run_module(run: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -241,20 +246,33 @@ def _autocast() -> dict[str, torch.dtype]:
     return {kind: to_torch_dtype(dtype) for kind, dtype in found.items() if dtype is not None}
 
 
+@contextmanager
+def _under(enabled: Mapping[str, torch.dtype]) -> Iterator[None]:
+    with ExitStack() as contexts:
+        for device, dtype in enabled.items():
+            contexts.enter_context(torch.autocast(device, dtype))
+        yield
+
+
 def _sampled(
-    module: Module, call: Function, held: Sequence[Tensor], given: Sequence[TensorProxy]
+    module: Module, tree: _Tree, call: Function, given: Sequence[TensorProxy]
 ) -> tuple[list[_Type], pytree.TreeSpec] | None:
     """Return the types and the structure of a module's results on random numbers; None if they
     differ, or the module does more than compute them.
     """
+    held = _tensors(module, tree)
+    if any(type(x) is TensorProxy for x in held):  # Inside of a traced functional call.
+        return None
     devices = {x.device for x in held if x.is_cuda}
     found = []
     for seed in range(2):
         with torch.random.fork_rng(devices), torch.no_grad(), _unchanged(module) as is_changed:
             torch.manual_seed(seed)
-            tensors = [*held, *map(_random, given)]
+            tensors = [*map(_random, given)]
             try:
-                results = pure_results(partial(call, tensors), tensors, type(module).__name__)
+                results = pure_results(
+                    partial(call, *tensors), [*held, *tensors], type(module).__name__
+                )
             except Exception:  # The module's own, of numbers that it does not expect.
                 return None
             if is_changed():
@@ -276,25 +294,30 @@ def _random(x: TensorProxy) -> Tensor:
 
 @contextmanager
 def _unchanged(module: Module) -> Iterator[Callable[[], bool]]:
-    """Let the attributes of a module and its submodules be as before; yields a function that is
-    true if they were changed.
+    """Let the attributes of a module and its submodules be as before, with the lists and
+    dictionaries that they hold; yields a function that is true if some were changed.
     """
-    before = [(vars(inner), dict(vars(inner))) for inner in module.modules()]
+    attributes = [vars(inner) for inner in module.modules()]
+    inside = [x for held in attributes for x in held.values() if isinstance(x, list | dict)]
+    before = [(now, _items(now)) for now in (*attributes, *inside)]
 
     def is_changed() -> bool:
         return any(
-            now.keys() != attributes.keys()
-            or any(now[name] is not value for name, value in attributes.items())
-            for now, attributes in before
+            now.keys() != items.keys() or any(now[key] is not x for key, x in items.items())
+            for now, items in ((_items(held), items) for held, items in before)
         )
 
     try:
         yield is_changed
     finally:
         if is_changed():
-            for now, attributes in before:
-                now.clear()
-                now.update(attributes)
+            for held, items in before:
+                held.clear()
+                held.extend(items.values()) if isinstance(held, list) else held.update(items)
+
+
+def _items(held: list[Any] | dict[Any, Any]) -> dict[Any, Any]:
+    return dict(enumerate(held)) if isinstance(held, list) else dict(held)
 
 
 def _types(tensors: Sequence[Tensor]) -> list[_Type]:
