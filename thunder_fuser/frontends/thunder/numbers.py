@@ -136,9 +136,9 @@ class _Numbers:
             if place is not None and place < len(args):
                 number = args[place]
             # With an operand that is a float, the result is one, too.
-            is_float = name == "alpha" and any(isinstance(x, float | complex) for x in given)
-            is_number = isinstance(number, int | float) and type(number) is not bool
-            if is_number and tensors and not is_float:
+            if name == "alpha" and any(isinstance(x, float | complex) for x in given):
+                continue
+            if isinstance(number, int | float) and type(number) is not bool and tensors:
                 self._check(tensors, name, number)
 
     def _check(self, tensors: Sequence[TensorProxy], name: str, number: float) -> None:
