@@ -45,6 +45,44 @@ class Product(torch.autograd.Function):
         return gradient * y if needs_x else None, gradient * x * 3 if needs_y else None
 
 
+class Sum(torch.autograd.Function):
+    """`x * y + z`, with gradients for two of three tensors, and None for an option."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, z: Tensor, options: dict[str, int]) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x * y + z * options["factor"]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, y = ctx.saved_tensors
+        return gradient * y, gradient * x, None, None
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda x, y: Product.apply(x, x),
+        lambda x, y: Product.apply(x.sin(), y) + Product.apply(y, y),
+        lambda x, y: Sum.apply(x, x, x, {"factor": 2}),
+        lambda x, y: Sum.apply(x, y, x, {"factor": 2}),
+        lambda x, y: Sum.apply(y, x, x, {"factor": 2}),
+        lambda x, y: (lambda z: Sum.apply(z, z, y, {"factor": 2}))(x.cos()),
+    ],
+    ids=["both", "two calls", "all", "first and last", "the last two", "computed"],
+)
+def test_tensors_that_are_given_twice(apply: Callable[[Tensor, Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    given = torch.randn(2, 3, 4, dtype=torch.float64)
+    runs = []
+    for run in (jit(apply), apply):
+        x, y = (t.clone().requires_grad_() for t in given)
+        found = run(x, y)
+        gradients = torch.autograd.grad(found.sum(), (x, y), allow_unused=True)
+        runs.append((found, *(torch.zeros_like(x) if g is None else g for g in gradients)))
+    torch.testing.assert_close(*runs)
+
+
 def test_contexts() -> None:
     def program(x: Tensor, y: Tensor) -> Tensor:
         return Product.apply(Doubled.apply(x, 0.5) + 1, y)

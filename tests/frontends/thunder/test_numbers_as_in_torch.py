@@ -268,3 +268,9 @@ def test_max_norm_of_an_embedding_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="embedding_renorm_"):
         jit(lambda w, i: F.embedding(i, w, max_norm=1.0))(table, torch.tensor([1, 2]))
     assert torch.equal(table, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("given", [INTEGERS, MASK, NAN], ids=["integers", "bools", "floats"])
+def test_a_factor_of_a_sum_with_a_float(given: Tensor) -> None:
+    assert_equal(lambda n: torch.add(0.25, n, alpha=0.5), given)
+    assert_equal(lambda n: torch.add(n, 0.25, alpha=0.5), given)

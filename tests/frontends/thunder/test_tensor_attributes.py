@@ -37,6 +37,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "kind of shape": lambda x: x * 2 if isinstance(x.shape, torch.Size) else x,
     "parts of shape": lambda x: x.reshape(*x.shape[:-1], 2, 2).reshape((*x.shape[:1], -1)),
     "key": lambda x: x * {(3, 4): 2.0}[x.shape],
+    "a new type": lambda x: type("Doubled", (), {"of": staticmethod(lambda y: y * 2)}).of(x),
     "type": lambda x: x * 2 if type(x) is Tensor and type(x + 1) is Tensor else x,
     "type of parameter": lambda x: x * 2 if type(WEIGHT) is torch.nn.Parameter else x,
     "flag": lambda x: x * 2 if (x * 2).requires_grad and x[0].requires_grad else x,

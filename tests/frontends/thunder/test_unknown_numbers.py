@@ -24,6 +24,7 @@ COMPUTED: dict[str, Callable[[Tensor], Any]] = {
     "a fill": lambda x: x.masked_fill(x > 0, x.max().item()),
     "a bound": lambda x: x.clamp(max=x.mean().item()),
     "a full tensor": lambda x: torch.full((2,), COUNTS.sum().item()) + x.sum(),
+    "is there": lambda x: x * 2 if x.sum().item() is not None else x,
     "its type": lambda x: x * 2 if isinstance(x.sum().item(), float) else x,
     "the type of a count": lambda x: x if isinstance(COUNTS.sum().item(), float) else x * 3,
 }
@@ -36,6 +37,8 @@ DECIDING: dict[str, Callable[[Tensor], Any]] = {
     "is itself": lambda x: x * 2 if (n := x.sum().item()) == n else x,
     "is true": lambda x: x * 2 if (x > 0).any().item() else x,
     "is false": lambda x: x * 2 if not (x > 0).any().item() else x,
+    "is True": lambda x: x * 2 if (x > 0).any().item() is True else x,
+    "is not False": lambda x: x * 2 if False is not (x > 0).any().item() else x,
     "of arithmetic": lambda x: x * 2 if COUNTS.sum().item() * 2 - 1 > 0 else x,
     "a condition": lambda x: x * (x.sum().item() and 3),
     "a maximum": lambda x: x * max(x.sum().item(), 1.0),

@@ -14,7 +14,7 @@ that torch does not take either are torch's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from typing import Any
@@ -36,6 +36,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
 
@@ -211,14 +212,21 @@ def _checked(function: Function) -> Function:
         given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, FakeTensor)]
         if not given:
             return function(*args, **kwargs)
-        operands = {x.untyped_storage()._cdata for x in given}
-        with _PureOperations(operands):
-            results = function(*args, **kwargs)
-        if not all(_is_in_none(x, operands) for x in tree_flatten(results)[0]):
-            raise _NotPure(f"{function.__name__} returns a view, or no tensor")
-        return results
+        return pure_results(partial(function, *args, **kwargs), given, function.__name__)
 
     return call
+
+
+def pure_results(call: Callable[[], Any], given: Iterable[torch.Tensor], name: str) -> Any:
+    """Return the results of a call of `name` on the `given` tensors; raises an exception if it does
+    more than compute new tensors.
+    """
+    operands = {x.untyped_storage()._cdata for x in given}
+    with _PureOperations(operands):
+        results = call()
+    if not all(_is_in_none(x, operands) for x in tree_leaves(results)):
+        raise _NotPure(f"{name} returns a view, or no tensor")
+    return results
 
 
 def _is_in_none(x: Any, storages: Container[int]) -> bool:

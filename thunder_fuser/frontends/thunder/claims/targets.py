@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from thunder.core import prims
 from thunder.core.prims import OpTags
@@ -38,3 +38,12 @@ def is_copy_of_torch(bsym: BoundSymbol) -> bool:
 def is_method(bsym: BoundSymbol) -> bool:
     """True for a call that updates its first argument, and returns it if anything."""
     return not bsym.subsymbols and OpTags.IN_PLACE in (bsym.sym.tags or ())
+
+
+def primitives(symbols: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """Yield the symbols that calls are made of, in order."""
+    for symbol in symbols:
+        if symbol.subsymbols:
+            yield from primitives(symbol.subsymbols)
+        else:
+            yield symbol

@@ -10,6 +10,10 @@ from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
 
 
+class UnknownNumbersError(NotImplementedError):
+    """Raised where a trace would need the numbers in a tensor: for a size, or a branch."""
+
+
 def is_patched() -> bool:
     """True while Thunder compiles a function with an executor that has `patches_thunder`."""
     return has_patches(get_compile_data())

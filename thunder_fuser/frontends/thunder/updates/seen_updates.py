@@ -9,7 +9,7 @@ trace does not show which arguments are leaves.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,7 @@ from thunder.core.trace import TraceCtx
 from thunder.core.transforms import is_constant_for_vjp
 
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import detaches
+from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.updates.effects import effect
 
 
@@ -81,15 +82,6 @@ def seen_updates(
     for symbol in trace.bound_symbols:
         walk.take(symbol)
     return {x.name: walk.found[x.name] for x in tensors if x.name in walk.found}
-
-
-def primitives(symbols: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """Yield the symbols that calls are made of, in order."""
-    for symbol in symbols:
-        if symbol.subsymbols:
-            yield from primitives(symbol.subsymbols)
-        else:
-            yield symbol
 
 
 def _is_seen(symbol: BoundSymbol) -> bool:

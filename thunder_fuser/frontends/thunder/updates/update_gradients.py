@@ -27,8 +27,8 @@ from thunder.core.trace import TraceCtx
 from thunder.transforms import autodiff
 
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import differentiating
+from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 from thunder_fuser.frontends.thunder.updates.updated_arguments import (
     COPIES,
     returned_by,

@@ -19,10 +19,10 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, from_trace
 from thunder.executors.torchex import ex as torch_executor
 
+from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.trace.aliases import SETITEM, WRITES, Aliases
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.updates.effects import in_place
-from thunder_fuser.frontends.thunder.updates.seen_updates import primitives
 
 
 def _set_items(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:

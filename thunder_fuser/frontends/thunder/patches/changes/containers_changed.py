@@ -69,6 +69,11 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 
 
+def count_of_changes() -> int:
+    """Return how many containers from outside the current trace has changed."""
+    return sum(outside.is_changed for outside in _tracing.outside or ())
+
+
 def _track_items(original: Callable[[Any], None], value: Any) -> None:
     """Remember a container's elements before they are read or changed for the first time."""
     held = value.value

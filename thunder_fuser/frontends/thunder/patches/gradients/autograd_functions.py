@@ -5,19 +5,23 @@ the inputs and the output. Thunder's context lacks `needs_input_grad`: here ever
 complex input needs its gradient, and dead code elimination removes those that are not read. A
 result marked as not differentiable has a gradient of zeros. One that is an input was taken for it,
 so that the gradient transform did not find its producer. Thunder's gradient transform is right
-for any number of results but refuses more than one. So the function is replaced by one whose
-`forward` does all of this, and the transform is told not to count results.
+for any number of results but refuses more than one. A tensor that is given twice made two arguments
+of one name; here it is one argument, with the sum of its gradients, and one that is saved twice has
+two names. So the function is replaced by one whose `forward` does all of this, and the transform is
+told not to count results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
 import torch
 from thunder.core import jit_ext
 from thunder.core.interpreter import WrappedValue, make_opaque, unwrap, wrap
+from thunder.core.prims import shallow_copy
 from thunder.core.proxies import TensorProxy, TorchAutogradFunctionCtxProxy
 from thunder.core.trace import get_tracectx
 
@@ -36,11 +40,29 @@ def _apply(function: WrappedValue, *args: Any, **kwargs: Any) -> Any:
         return _original(function, *args, **kwargs)
     known = jit_ext.get_jit_ctx().ad_hoc_executor.implmap
     before = set(known)
-    function = wrap(_with_context(unwrap(function)), provenance=function.provenance)
-    found = _original(function, *args, **kwargs)
+    jit_ext.recursively_proxy(*(x for x in args if isinstance(unwrap(x), torch.Tensor)))
+    distinct, places = _distinct(args)
+    function = wrap(_with_context(unwrap(function), places), provenance=function.provenance)
+    found = _original(function, *distinct, **kwargs)
     for name in set(known) - before:
         _count_no_results(known[name].grad_transform)
     return found
+
+
+def _distinct(args: Sequence[WrappedValue]) -> tuple[list[WrappedValue], tuple[int, ...]]:
+    """Return the arguments without tensors that were there before, and the place of each in it."""
+    found: list[WrappedValue] = []
+    known: dict[str, int] = {}
+    places = []
+    for arg in args:
+        value = unwrap(arg)
+        place = len(found)
+        if isinstance(value, TensorProxy):
+            place = known.setdefault(value.name, place)
+        if place == len(found):
+            found.append(arg)
+        places.append(place)
+    return found, tuple(places)
 
 
 def _count_no_results(transform: FunctionType | None) -> None:
@@ -54,16 +76,20 @@ def _count_no_results(transform: FunctionType | None) -> None:
         transform.__closure__[place].cell_contents = lambda *args: None
 
 
-def _with_context(kind: type[torch.autograd.Function]) -> type:
-    """A class with a `forward` that takes the context, and the `backward` of `kind`."""
+def _with_context(kind: type[torch.autograd.Function], places: tuple[int, ...]) -> type:
+    """A class with a `forward` that takes the context, and the `backward` of `kind`, of distinct
+    arguments. `places`: of the arguments of `kind` among those.
+    """
 
-    def forward(ctx: Any, *inputs: Any) -> Any:
+    def forward(ctx: Any, *distinct: Any) -> Any:
+        inputs = tuple([distinct[place] for place in places])
         ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
         output = kind.forward(ctx, *inputs)
         _keep(ctx, output)
         return _apart(output)
 
-    def forward_then_setup(ctx: Any, *inputs: Any) -> Any:
+    def forward_then_setup(ctx: Any, *distinct: Any) -> Any:
+        inputs = tuple([distinct[place] for place in places])
         ctx.needs_input_grad = tuple([_is_differentiable(x) for x in inputs])
         output = kind.forward(*inputs)
         kind.setup_context(ctx, inputs, output)
@@ -73,7 +99,17 @@ def _with_context(kind: type[torch.autograd.Function]) -> type:
     def backward(ctx: Any, *gradients: Any) -> Any:
         constants = _kept(ctx)
         given = [torch.zeros_like(g) if k in constants else g for k, g in enumerate(gradients)]
-        return kind.backward(ctx, *given)
+        found = kind.backward(ctx, *given)
+        if places == tuple(range(len(places))):
+            return found
+        return _summed(found)
+
+    def _summed(gradients: Any) -> Any:
+        sums: list[Any] = [None] * (max(places) + 1)
+        for place, gradient in zip(places, gradients, strict=False):
+            if gradient is not None:
+                sums[place] = gradient if sums[place] is None else sums[place] + gradient
+        return tuple(sums) if len(sums) > 1 else sums[0]
 
     has_setup = kind.setup_context is not _NO_CONTEXT
 
@@ -122,6 +158,17 @@ def _apart_from(output: Any) -> Any:
     return tuple(map(apart, output)) if isinstance(output, tuple) else apart(output)
 
 
+def _save(original: Callable[..., None], ctx: Any, *tensors: Any) -> None:
+    """Save tensors for the backward, each with a name of its own."""
+    names = {x.name for x in ctx.saved_tensors if isinstance(x, TensorProxy)}
+    for x in tensors:
+        is_again = isinstance(x, TensorProxy) and x.name in names and is_patched()
+        saved = shallow_copy(x) if is_again else x
+        original(ctx, saved)
+        if isinstance(saved, TensorProxy):
+            names.add(saved.name)
+
+
 _keep: Callable[[Any, Any], None] = make_opaque(_keep_places)
 _apart: Callable[[Any], Any] = make_opaque(_apart_from)
 _kept: Callable[[Any], list[int]] = make_opaque(_kept_places)
@@ -137,6 +184,10 @@ def _is_differentiable(x: Any) -> bool:
 
 def register() -> None:
     """Patch Thunder's interpreter to use `_apply`, and add methods to Thunder's context."""
+    save = partial(_save, TorchAutogradFunctionCtxProxy.save_for_backward)
+    TorchAutogradFunctionCtxProxy.save_for_backward = make_opaque(
+        lambda ctx, *tensors: save(ctx, *tensors)
+    )
     TorchAutogradFunctionCtxProxy.mark_non_differentiable = make_opaque(_mark)
     TorchAutogradFunctionCtxProxy.set_materialize_grads = _materialize
     _LOOKASIDES[_APPLY] = _apply

@@ -4,6 +4,7 @@ The class of an object is a place that a prologue reads again: `o.__class__`. Th
 gave it none, so that what was read of it, as `type(self).scale`, was not guarded: a program went on
 with the number of its first call. The type of a tensor was that of a proxy: `type(x) is
 torch.Tensor` was False. Thunder's own code, which is interpreted too, is told that of a proxy.
+With three arguments, `type` makes a class.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from thunder.core.interpreter import (
     ProvenanceRecord,
     PseudoInst,
     WrappedValue,
+    interpreter_needs_wrap,
     unwrap,
     wrap,
     wrap_const,
@@ -55,11 +57,15 @@ def held_by_class(held: WrappedValue, kind: type, name: str) -> WrappedValue:
     return wrap(found, provenance=place)
 
 
-def _type(original: Callable[..., Any], *args: Any) -> Any:
-    """`type` of wrapped values; return a class, wrapped, or the interpreter's signal."""
-    if len(args) != 1 or not is_patched():
-        return original(*args)
-    (held,) = args
+def _type(original: Callable[..., Any], held: WrappedValue, *parts: WrappedValue) -> Any:
+    """`type` of wrapped values; return a class, wrapped, or the interpreter's signal.
+
+    `parts`: bases and attributes of a new class with the name `held`.
+    """
+    if parts:
+        return interpreter_needs_wrap(type)(held, *parts)
+    if not is_patched():
+        return original(held)
     if isinstance(unwrap(held), TensorProxy) and _is_asked_by_the_program():
         is_parameter = issubclass(held.python_typ, torch.nn.Parameter)
         return wrap_const(torch.nn.Parameter if is_parameter else torch.Tensor)

@@ -1,4 +1,6 @@
-"""Modules: state and copies of compiled modules, symbolic values, recurrent layers, averages."""
+"""Modules: state and copies of compiled modules, symbolic values, modules that run in torch,
+recurrent layers, averages.
+"""
 
 from thunder_fuser.frontends.thunder.patches.modules import (
     cumulative_averages,
@@ -6,6 +8,7 @@ from thunder_fuser.frontends.thunder.patches.modules import (
     module_copies,
     module_state,
     module_values,
+    opaque_modules,
     recurrent_modules,
 )
 
@@ -15,5 +18,6 @@ PATCHES = (
     module_copies,
     module_state,
     module_values,
+    opaque_modules,
     recurrent_modules,
 )

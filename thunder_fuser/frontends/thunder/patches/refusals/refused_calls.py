@@ -17,7 +17,8 @@ from thunder.core.utils import is_hashable
 from torch._functorch import apis, eager_transforms, vmap
 from torch.utils.hooks import BackwardHook
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, ask_first
+from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import at_once, value_of
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
 Function = Callable[..., Any]
@@ -57,31 +58,41 @@ _OF_TENSORS = {
     "register_hook": _HOOK,
     "register_post_accumulate_grad_hook": _HOOK,
     "retain_grad": _HOOK,
-    **dict.fromkeys(("equal", "allclose", "is_nonzero", "tolist", "numpy", "__array__"), _VALUES),
+    **dict.fromkeys(("equal", "allclose", "is_nonzero", "numpy", "__array__"), _VALUES),
 }
 
 
-def _text(name: str, reason: str) -> str:
-    return f"{name} in a compiled function: {reason}"
+def _error(name: str, reason: str) -> NotImplementedError:
+    kind = UnknownNumbersError if reason is _VALUES else NotImplementedError
+    return kind(f"{name} in a compiled function: {reason}")
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return what replaces a call on wrapped values: for those above, what raises; or None."""
     if not is_hashable(fn) or fn not in _REASONS:
         return original(fn, *args, **kwargs)
-    error = NotImplementedError(_text(fn.__name__, _REASONS[fn]))
+    error = _error(fn.__name__, _REASONS[fn])
     return lambda *args, **kwargs: interpreter.do_raise(error)
 
 
 def _method(name: str, reason: str) -> Function:
     def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
         known(name)
-        raise NotImplementedError(_text(name, reason))
+        raise _error(name, reason)
 
     return refuse
+
+
+def _list(self: Any) -> Any:
+    known("tolist")
+    value = value_of(self)
+    if value is None:
+        raise _error("tolist", _VALUES)
+    return value.tolist()
 
 
 def register() -> None:
     """Patch how Thunder looks for replacements, and add methods of tensors that raise."""
     ask_first(_lookaside)
     METHODS.update({name: _method(name, reason) for name, reason in _OF_TENSORS.items()})
+    METHODS["tolist"] = at_once(_list)

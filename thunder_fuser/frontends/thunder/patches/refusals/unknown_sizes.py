@@ -17,7 +17,12 @@ from thunder.core import interpreter
 from thunder.core.interpreter import unwrap
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import (
+    UnknownNumbersError,
+    ask_first,
+    is_patched,
+)
+from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import number_of
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
 
 Function = Callable[..., Any]
@@ -36,10 +41,10 @@ def _decides_size(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     """True for functions whose results have such a size with some arguments only."""
     if fn is torch.where:  # With a condition alone it returns the places where that is true.
         return len(args) + len(kwargs) == 1
-    numbers = [*args, *kwargs.values()] if fn is torch.arange else []
     if fn in (torch.tensor_split, torch.Tensor.tensor_split):
-        numbers = [*args[1:], *kwargs.values()]
-    return any(isinstance(unwrap(x), TensorProxy) for x in numbers)
+        return any(isinstance(unwrap(x), TensorProxy) for x in (*args[1:], *kwargs.values()))
+    tensors = [unwrap(x) for x in (*args, *kwargs.values())] if fn is torch.arange else []
+    return any(isinstance(x, TensorProxy) and number_of(x) is None for x in tensors)
 
 
 def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
@@ -48,8 +53,8 @@ def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _refusal(name: str) -> NotImplementedError:
-    return NotImplementedError(
+def _refusal(name: str) -> UnknownNumbersError:
+    return UnknownNumbersError(
         f"{name}: the size of its result depends on the numbers in its operands; compile the "
         "functions or modules around it, and call it outside of them"
     )

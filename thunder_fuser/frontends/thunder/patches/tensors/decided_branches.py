@@ -17,7 +17,8 @@ from thunder.core.interpreter import interpreter_needs_wrap
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import get_tracectx
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
+from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import number_of
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _original: Callable[[Any], bool] = TensorProxy.__bool__
@@ -32,8 +33,18 @@ _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
 
 
 def _truth(x: TensorProxy) -> bool:
-    found = _decided(x) if is_patched() else None
-    return _original(x) if found is None else found
+    if not is_patched():
+        return _original(x)
+    found = _decided(x)
+    if found is None:
+        found = number_of(x)
+    if found is None:
+        raise UnknownNumbersError(
+            "a branch on a tensor that the program computes (data dependency): its numbers are "
+            "known only as the program runs; compute with tensors (torch.where), or branch outside "
+            "of the compiled function"
+        )
+    return bool(found)
 
 
 def _decided(x: TensorProxy) -> bool | None:
@@ -60,4 +71,5 @@ def _decided(x: TensorProxy) -> bool | None:
 
 def register() -> None:
     """Patch Thunder's interpreter to use `_truth`."""
-    _LOOKASIDES[_original] = interpreter_needs_wrap(_truth)
+    TensorProxy.__bool__ = _truth
+    _LOOKASIDES[_truth] = interpreter_needs_wrap(_truth)

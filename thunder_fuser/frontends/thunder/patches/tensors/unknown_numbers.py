@@ -16,7 +16,7 @@ from thunder.core import interpreter, jit_ext, prims
 from thunder.core.interpreter import WrappedValue, unwrap
 from thunder.core.proxies import NumberProxy, numberproxy
 
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _convert: Callable[..., Any] = prims.convert_element_type.meta
@@ -26,8 +26,8 @@ def _is_unknown(x: Any) -> bool:
     return isinstance(x, NumberProxy) and x.value is None and is_patched()
 
 
-def _refusal() -> NotImplementedError:
-    return NotImplementedError(
+def _refusal() -> UnknownNumbersError:
+    return UnknownNumbersError(
         "a branch, a size or an option depends on a number that is read of a tensor, as by "
         "x.item(), which is known only as the program runs; compute with the tensor (torch.where), "
         "or read it outside of the compiled function and pass it as an argument"
@@ -45,6 +45,16 @@ def _truth(original: Callable[..., Any], wrapped: WrappedValue) -> Any:
     if _is_unknown(unwrap(wrapped)):
         return interpreter.do_raise(_refusal())
     return original(wrapped)
+
+
+def _is(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
+    """`a is b` of wrapped values on the stack: a bool that is unknown may be True, or False."""
+    values = (unwrap(stack.getitem_wrapped(-2)), unwrap(stack.getitem_wrapped(-1)))
+    for a, b in (values, values[::-1]):
+        # Thunder takes a bool for an int.
+        if isinstance(b, bool) and _is_unknown(a) and a.python_type is not float:
+            return interpreter.do_raise(_refusal())
+    return original(inst, stack=stack, **state)
 
 
 def _is_of(original: Callable[..., Any], wrapped: WrappedValue, kinds: WrappedValue) -> Any:
@@ -67,6 +77,8 @@ def register() -> None:
     """Patch what Thunder asks numbers for, and how it converts them."""
     for name in ("__bool__", "__int__", "__float__", "__complex__"):
         setattr(NumberProxy, name, partialmethod(_value, getattr(NumberProxy, name)))
+    handlers = interpreter._default_opcode_handler_map
+    handlers["IS_OP"] = partial(_is, handlers["IS_OP"])
     _LOOKASIDES[bool] = partial(_truth, _LOOKASIDES[bool])
     _LOOKASIDES[isinstance] = partial(_is_of, _LOOKASIDES[isinstance])
     object.__setattr__(prims.convert_element_type, "meta", _converted)

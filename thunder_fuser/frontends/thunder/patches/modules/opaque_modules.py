@@ -1,0 +1,345 @@
+"""Modules in a model that need the numbers of tensors: each runs in torch, as one call.
+
+A router that loops over experts (Mixtral, Qwen2-MoE, DeepSeek in transformers) looks for the tokens
+of each one: how many there are, a trace does not know, and the model could not be compiled. Here
+the innermost module whose trace raises for this reason is one opaque call of its arguments,
+parameters and buffers (`opaque_calls.py`), and the rest of the model is traced.
+
+What such a module returns is found by two runs on random numbers, on the device of its parameters.
+It must return tensors of the same sizes and dtypes in both and at each call, which is checked, and
+only compute: a module that draws random numbers, changes a tensor or sets an attribute still
+raises. So does the module that is compiled as a whole. For functions compiled with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import interpreter, jit_ext
+from thunder.core.compile_data import get_compile_data
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
+    WrappedValue,
+    interpreter_needs_wrap,
+    unwrap,
+    wrap_const,
+)
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import get_tracectx
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.func import functional_call
+from torch.nn import Module
+from torch.utils import _pytree as pytree
+
+from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, pure_results
+from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
+
+Function = Callable[..., Any]
+
+_UNKNOWN_SHAPE = "would be of unknown shape"
+"""In Thunder's error of `x[mask]`."""
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class _Type(NamedTuple):
+    """The type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Tree(NamedTuple):
+    """The names of a module's parameters, its buffers, and its submodules with theirs. A tensor
+    that it has more than once is in there once.
+    """
+
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    modules: tuple[tuple[str, _Tree], ...]
+
+
+class _Mark:
+    """What a trace has recorded at some point."""
+
+    def __init__(self) -> None:
+        self._trace = get_tracectx()
+        self._depth = len(self._trace.scopes)
+        self._count = len(self._trace.peek_scope())
+        self._changes = _changes()
+
+    def restores(self) -> bool:
+        """Drop the calls that the trace has recorded since; False if it has recorded changes of
+        objects, too.
+        """
+        if _changes() != self._changes:
+            return False
+        del self._trace.scopes[self._depth :]
+        del self._trace.peek_scope()[self._count :]
+        return True
+
+
+def _changes() -> int:
+    """Return how many attributes and containers a trace has changed."""
+    attributes = jit_ext.get_jit_ctx()._additional_outputs
+    return sum(map(len, attributes.values())) + count_of_changes()
+
+
+def _call(
+    original: Function, compilectx: Any, runtimectx: Any, fn: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Return the wrapped result of a call of wrapped values, or the interpreter's signal."""
+    if not isinstance(unwrap(fn), Module) or not is_patched():
+        return original(compilectx, runtimectx, fn, *args, **kwargs)
+    mark = _Mark()
+    found = original(compilectx, runtimectx, fn, *args, **kwargs)
+    if found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED or not isinstance(fn, WrappedValue):
+        return found
+    error = runtimectx.curexc
+    if _needs_numbers(error) and unwrap(fn) is not get_compile_data().fn and mark.restores():
+        runtimectx.curexc = None
+        called = _in_one_call(fn, args, kwargs)
+        if called is not None:
+            return called
+        runtimectx.curexc = error
+    return found
+
+
+def _needs_numbers(error: BaseException) -> bool:
+    return isinstance(error, UnknownNumbersError) or (
+        isinstance(error, NotImplementedError) and _UNKNOWN_SHAPE in str(error)
+    )
+
+
+def _in_one_call(
+    module: WrappedValue, args: Sequence[WrappedValue], kwargs: Mapping[str, WrappedValue]
+) -> Any:
+    """Record a call of a module; return its wrapped result, or None if it has to be traced."""
+    tree = _tree(unwrap(module), set())
+    held = _wrapped_tensors(module, tree)
+    jit_ext.recursively_proxy(*held, *args, **kwargs)
+    record = jit_ext.record_source_loc_in_symbol_header(partial(_record, unwrap(module), tree))
+    found = interpreter_needs_wrap(record)(*held, *args, **kwargs)
+    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        return found
+    return None if unwrap(found) is NotImplemented else found
+
+
+def _tree(module: Module, seen: set[int]) -> _Tree:
+    def new(tensors: Mapping[str, Tensor | None]) -> Iterator[str]:
+        for name, x in tensors.items():
+            if x is not None and id(x) not in seen:
+                seen.add(id(x))
+                yield name
+
+    return _Tree(
+        tuple(new(module._parameters)),
+        tuple(new(module._buffers)),
+        tuple((name, _tree(part, seen)) for name, part in module._modules.items() if part),
+    )
+
+
+def _names(tree: _Tree, owner: str = "") -> list[str]:
+    """Return the names of the tensors of a tree, as they are in the module's state."""
+    inner = (x for name, part in tree.modules for x in _names(part, f"{owner}{name}."))
+    return [*(f"{owner}{name}" for name in (*tree.parameters, *tree.buffers)), *inner]
+
+
+def _tensors(module: Module, tree: _Tree) -> list[Tensor]:
+    """Return the tensors of a tree, in the order of `_names`."""
+    homes = ((module._parameters, tree.parameters), (module._buffers, tree.buffers))
+    found = [home[name] for home, names in homes for name in names]
+    for name, part in tree.modules:
+        found += _tensors(module._modules[name], part)
+    return found
+
+
+def _wrapped_tensors(module: WrappedValue, tree: _Tree) -> list[WrappedValue]:
+    """Return the tensors of a tree, as the interpreter reads them of a wrapped module. To interpret
+    `_tensors` would take seconds.
+    """
+    call, item = interpreter._interpret_call, dict.__getitem__
+    homes = (("_parameters", tree.parameters), ("_buffers", tree.buffers))
+    found = []
+    for home, names in homes:
+        if names:
+            held = call(getattr, module, wrap_const(home))
+            found += [call(item, held, wrap_const(name)) for name in names]
+    if tree.modules:
+        held = call(getattr, module, wrap_const("_modules"))
+        for name, part in tree.modules:
+            found += _wrapped_tensors(call(item, held, wrap_const(name)), part)
+    return found
+
+
+def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
+    """Record a call of a module on proxies, and return its results; NotImplemented if it does more
+    than compute tensors of known types.
+
+    values  the module's tensors, and then the positional arguments
+    """
+    names = _names(tree)
+    held, args = values[: len(names)], values[len(names) :]
+    flat, structure = pytree.tree_flatten((args, kwargs))
+    is_tensor = [type(x) is TensorProxy for x in flat]
+    if not all(tensor or isinstance(x, _PLAIN) for x, tensor in zip(flat, is_tensor, strict=True)):
+        return NotImplemented
+    given = [x for x, tensor in zip(flat, is_tensor, strict=True) if tensor]
+    if not all(type(x) is TensorProxy for x in held) or not given:
+        return NotImplemented
+    enabled = _autocast()
+
+    def arguments(tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        parts = iter(tensors)
+        now = [next(parts) if tensor else x for x, tensor in zip(flat, is_tensor, strict=True)]
+        found: tuple[Any, Any] = pytree.tree_unflatten(now, structure)
+        return found
+
+    def call(*tensors: Tensor) -> Any:
+        """Return the results for the arguments."""
+        call_args, call_kwargs = arguments(tensors)
+        with _under(enabled):
+            return module(*call_args, **call_kwargs)
+
+    sampled = _sampled(module, tree, call, given)
+    if sampled is None:
+        return NotImplemented
+    types, returned = sampled
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        if any(isinstance(x, FakeTensor) for x in tensors):
+            return _of_types(types, tensors)
+        state = dict(zip(names, tensors, strict=False))
+        with _under(enabled):
+            results = functional_call(module, state, *arguments(tensors[len(names) :]))
+        found = tuple(pytree.tree_leaves(results))
+        if (now := _types(found)) != types:
+            raise RuntimeError(
+                f"{type(module).__name__} runs as one call of torch, and returned {types} when it "
+                f"was compiled; it now returns {now}: its sizes depend on numbers, so call it "
+                "outside of the compiled function"
+            )
+        return found
+
+    found = call_opaquely(run_module, type(module).__name__, (run, *held, *given), {})
+    return pytree.tree_unflatten(list(found), returned)
+
+
+def run_module(run: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the results of a module that runs as one call."""
+    return tuple(run(*tensors))
+
+
+def _autocast() -> dict[str, torch.dtype]:
+    """Return the devices for which autocast is enabled at this point of the trace."""
+    stack = get_compile_data().autocast_stack
+    found = {kind: stack.get_dtype_for_device_if_enabled(kind) for kind in ("cpu", "cuda")}
+    return {kind: to_torch_dtype(dtype) for kind, dtype in found.items() if dtype is not None}
+
+
+@contextmanager
+def _under(enabled: Mapping[str, torch.dtype]) -> Iterator[None]:
+    with ExitStack() as contexts:
+        for device, dtype in enabled.items():
+            contexts.enter_context(torch.autocast(device, dtype))
+        yield
+
+
+def _sampled(
+    module: Module, tree: _Tree, call: Function, given: Sequence[TensorProxy]
+) -> tuple[list[_Type], pytree.TreeSpec] | None:
+    """Return the types and the structure of a module's results on random numbers; None if they
+    differ, or the module does more than compute them.
+    """
+    held = _tensors(module, tree)
+    if any(type(x) is TensorProxy for x in held):  # Inside of a traced functional call.
+        return None
+    devices = {x.device for x in held if x.is_cuda}
+    found = []
+    for seed in range(2):
+        with torch.random.fork_rng(devices), torch.no_grad(), _unchanged(module) as is_changed:
+            torch.manual_seed(seed)
+            tensors = [*map(_random, given)]
+            try:
+                results = pure_results(
+                    partial(call, *tensors), [*held, *tensors], type(module).__name__
+                )
+            except Exception:  # The module's own, of numbers that it does not expect.
+                return None
+            if is_changed():
+                return None
+        leaves, structure = pytree.tree_flatten(results)
+        if not all(isinstance(x, Tensor) for x in leaves):
+            return None
+        found.append((_types(leaves), structure))
+    return found[0] if found[0] == found[1] else None
+
+
+def _random(x: TensorProxy) -> Tensor:
+    """Return a tensor with the type of a proxy. Integers, which may be places, are 0."""
+    dtype, device = to_torch_dtype(x.dtype), to_torch_device(x.device)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(tuple(x.shape), device=device).to(dtype)
+    return torch.zeros(tuple(x.shape), dtype=dtype, device=device)
+
+
+@contextmanager
+def _unchanged(module: Module) -> Iterator[Callable[[], bool]]:
+    """Let the attributes of a module and its submodules be as before, with the lists and
+    dictionaries that they hold; yields a function that is true if some were changed.
+    """
+    attributes = [vars(inner) for inner in module.modules()]
+    inside = [x for held in attributes for x in held.values() if isinstance(x, list | dict)]
+    before = [(now, _items(now)) for now in (*attributes, *inside)]
+
+    def is_changed() -> bool:
+        return any(
+            now.keys() != items.keys() or any(now[key] is not x for key, x in items.items())
+            for now, items in ((_items(held), items) for held, items in before)
+        )
+
+    try:
+        yield is_changed
+    finally:
+        if is_changed():
+            for held, items in before:
+                held.clear()
+                held.extend(items.values()) if isinstance(held, list) else held.update(items)
+
+
+def _items(held: list[Any] | dict[Any, Any]) -> dict[Any, Any]:
+    return dict(enumerate(held)) if isinstance(held, list) else dict(held)
+
+
+def _types(tensors: Sequence[Tensor]) -> list[_Type]:
+    return [_Type(tuple(x.shape), x.dtype) for x in tensors]
+
+
+def _of_types(types: Sequence[_Type], operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return tensors without values that depend on those operands which may have gradients."""
+    depends = sum(x.abs().sum() for x in operands if x.is_floating_point() or x.is_complex())
+    device = operands[-1].device
+    return tuple(
+        (torch.zeros(shape, dtype=dtype, device=device) + depends).to(dtype)
+        for shape, dtype in types
+    )
+
+
+def _without_values(original: Function, x: Any) -> Any:
+    """Return what stands for an argument on tensors without values: for a function, itself."""
+    return x if isinstance(x, FunctionType) else original(x)
+
+
+def register() -> None:
+    """Patch Thunder's interpreter to use `_call`, and opaque calls to take functions."""
+    ltorch._get_fake_arg = partial(_without_values, ltorch._get_fake_arg)
+    interpreter._call_dispatch = partial(_call, interpreter._call_dispatch)
