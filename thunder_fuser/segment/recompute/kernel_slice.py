@@ -25,7 +25,8 @@ from thunder_fuser.segment.anchors.anchors import members
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.recompute.groups import Group, StoreCandidate
 from thunder_fuser.segment.recompute.min_cut import INFINITE
-from thunder_fuser.segment.recompute.store_or_recompute import Choice, Value, materialize
+from thunder_fuser.segment.recompute.price_bounds import Value
+from thunder_fuser.segment.recompute.store_or_recompute import Choice, materialize
 
 _NEVER = INFINITE >> 20
 _NEAR = 2
