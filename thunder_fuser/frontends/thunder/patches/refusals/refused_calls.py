@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
-from thunder.core.utils import is_hashable
 from torch._functorch import apis, eager_transforms, vmap
 from torch.utils.hooks import BackwardHook
 
@@ -66,9 +65,7 @@ def _text(name: str, reason: str) -> str:
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what replaces a call on wrapped values: for those above, what raises; or None."""
-    if not is_hashable(fn) or fn not in _REASONS:
-        return original(fn, *args, **kwargs)
+    """Return what replaces a call on wrapped values: what raises."""
     error = NotImplementedError(_text(fn.__name__, _REASONS[fn]))
     return lambda *args, **kwargs: interpreter.do_raise(error)
 
@@ -83,5 +80,5 @@ def _method(name: str, reason: str) -> Function:
 
 def register() -> None:
     """Patch how Thunder looks for replacements, and add methods of tensors that raise."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=_REASONS)
     METHODS.update({name: _method(name, reason) for name, reason in _OF_TENSORS.items()})
