@@ -5,6 +5,7 @@ python -m benchmarks --section speed --filter rope    some tables, some rows
 python -m benchmarks --section model                  what is expected of a GPU; none is needed
 python -m benchmarks --section models                 what of whole models torch keeps; likewise
 python -m benchmarks --section definitions            plans of nvFuser's benchmarks; likewise
+python -m benchmarks --section compile-time           first calls of models, as they grow
 python -m benchmarks --out                            also into benchmarks/results
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import definitions, growing, models, symint
+from benchmarks import compile_time, definitions, growing, models, symint
 from benchmarks.compiling import compiled
 from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
@@ -36,6 +37,7 @@ SECTIONS = (
     "models",
     "definitions",
     "growth",
+    "compile-time",
     "speed",
     "dispatch",
     "algebra",
@@ -97,6 +99,8 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
         yield definitions.table(chosen.filter)
     if "growth" in chosen.section:
         yield growing.table()
+    if "compile-time" in chosen.section:
+        yield compile_time.table(chosen.filter, (1,) if chosen.small else compile_time.LAYERS)
     for device in devices:
         size: Size = "small" if chosen.small else "host" if device.type == "cpu" else "full"
         if "speed" in chosen.section:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import symint
+from benchmarks import compile_time, symint
 from benchmarks.__main__ import main
 from benchmarks.compiling import compiled
 from benchmarks.machine import file_stem, model
 from benchmarks.table import Column, Table
 from benchmarks.workloads import WORKLOADS
+from tests.zoo.models import MODELS
 
 COLUMNS = (
     Column("name", "name"),
@@ -107,3 +108,15 @@ def test_forms_have_a_table() -> None:
     rows = symint.table().rows
     assert [row["expression"] for row in rows] == list(symint.EXPRESSIONS)
     assert rows[0]["form"] == "`u`"
+
+
+def test_first_calls_are_compiled_in_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_time, "compiled_by_torch", lambda net: net)
+    (model,) = (m for m in MODELS if m.name == "GPT-2")
+    (row,) = compile_time._rows(model, [1])
+    assert not row.get("failed"), row["ours"]
+    assert row["kernels"] > 10
+    assert row["calls"] > 10_000
+    assert 0 < row["planning"] < row["python"]
+    # A compiler ran: nothing was found in a cache.
+    assert row["compilers"] > 0

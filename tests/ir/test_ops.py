@@ -317,3 +317,21 @@ def test_headers_have_every_operation_for_every_dtype() -> None:
         answer = compiler.run([*compiler.flags, "-S", "-o", f"{source}.s", include, str(source)])
     assert isinstance(answer, subprocess.CompletedProcess)
     assert answer.returncode == 0, answer.stderr[:4000]
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.is_integral], ids=str)
+def test_full_holds_the_constants_that_torchs_does(dtype: DataType) -> None:
+    """2^40 as an Int32 was 0."""
+    ends = torch.iinfo(dtype.torch)
+    for value in (ends.min, ends.max, -1, ends.max + 1, ends.min - 1, 2**40, 0.5, math.inf):
+        b = FusionBuilder()
+        try:
+            expected = torch.full([2], value, dtype=dtype.torch)
+        except (RuntimeError, OverflowError, TypeError):
+            if abs(value) < 2**63:
+                with pytest.raises(FuserValueError, match="does not hold"):
+                    b.full([2], value, dtype)
+            continue
+        if abs(value) < 2**63:
+            b.output(b.full([2], b.scalar(value), dtype))
+            assert torch.equal(evaluate(b.build(), []).outputs[0], expected)

@@ -13,13 +13,18 @@ from scipy.sparse.csgraph import maximum_flow
 
 from tests.support.steps import steps
 from thunder_fuser.segment.recompute.min_cut import INFINITE, FlowNetwork
+from thunder_fuser.segment.recompute.price_bounds import (
+    LeastOfComputing,
+    Value,
+    bits,
+    own_operands,
+    without_vain,
+)
 from thunder_fuser.segment.recompute.store_or_recompute import (
     Choice,
-    Value,
     _cheapest,
-    _own_operands,
     _Problem,
-    _without_vain,
+    _worth_asking,
     materialize,
 )
 
@@ -263,7 +268,7 @@ def test_a_residual_stream_is_no_network_of_all_its_layers() -> None:
     asked = {}
     for count in (8, 32):
         values, wanted = residual_stream(count)
-        asked[count] = sum(map(len, _Problem(values, wanted).subgraphs))
+        asked[count] = sum(map(int.bit_count, _Problem(values, wanted).subgraphs))
         found = materialize(values, wanted)
         assert [choice.read for choice in found] == [{names[0] - 1} for names in wanted]
     assert asked[32] == 4 * asked[8]
@@ -274,8 +279,49 @@ def test_what_is_never_computed_costs_nothing() -> None:
     left_out = 0
     for seed in range(40):
         values, wanted = made_up(seed)
-        kept = _without_vain(values, _own_operands(values, wanted), wanted)
+        kept = without_vain(values, own_operands(values, wanted), wanted)
         fewer = [kept.get(v, value) for v, value in enumerate(values)]
         left_out += fewer != values
         assert least(fewer, wanted) == least(values, wanted), seed
     assert left_out > 10
+
+
+def test_what_is_profitable_is_what_a_walk_finds() -> None:
+    grown = 0
+    for seed in range(60):
+        values, wanted = made_up(seed)
+        problem = _Problem(values, wanted)
+        kept = problem.values
+        for names, found in zip(problem.wanted, problem.subgraphs, strict=True):
+            least = LeastOfComputing(kept, problem._own, names)
+            walked = _worth_asking(kept, names, least, lambda v, of=kept: of[v].write)
+            assert found == bits(walked)
+            grown += len(walked) > len(names)
+    assert grown > 60
+
+
+def gradient_stream(count: int) -> Problem:
+    """Sums of a gradient and one that is computed of what torch gives, in bf16: each is wanted by
+    a consumer, and in fp32 by another, and is computed in a few cheap steps from the one before it.
+    """
+    values, wanted = [Value((), 0, 100, None)], []
+    stream = 0
+    for _ in range(count):
+        given = len(values)
+        values += [
+            Value((), 0, 100, None),
+            Value((stream,), 200, 200, 3),
+            Value((given,), 200, 200, 12),
+            Value((given + 1, given + 2), 200, 200, 3),
+            Value((given + 3,), 100, 100, 3),
+            Value((given + 4,), 200, 200, 3),
+        ]
+        stream = given + 4
+        wanted += [[stream, given], [stream + 1]]
+    return values, wanted
+
+
+def test_steps_for_a_gradient_are_those_of_few_layers() -> None:
+    few, many = (steps(lambda n=n: materialize(*gradient_stream(n))) for n in (20, 80))
+    for name in ("price_bounds._asked", "store_or_recompute.producers"):
+        assert 0 < many[name] <= 5 * few[name]

@@ -231,3 +231,12 @@ def test_a_row_that_is_alone_is_not_one_threads_work(seed: int) -> None:
     case = random_case(seed, reductions=True)
     plan = CompiledFusion(case.fusion).plan(case.inputs)
     assert plan.seconds < plan.kernels * (H200.launch_seconds + 4e-6)
+
+
+def test_a_cat_of_hundreds_of_pieces_has_an_estimate() -> None:
+    """Its kernels test an index against one piece after the other, each in the branch of the last:
+    estimates raised a RecursionError.
+    """
+    b = FusionBuilder()
+    b.output(b.cat([b.tensor([7], DataType.Float) for _ in range(480)], 0))
+    assert CompiledFusion(b.build()).plan().seconds

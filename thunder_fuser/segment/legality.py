@@ -175,7 +175,7 @@ class Legality:
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
         if behind & anchors:
-            first = self.graph.anchors[next(members(behind & anchors))]
+            first = self.graph.anchors[members(behind & anchors)[0]]
             return self.graph.reasons.get(first.tensor, CUT)
         if self._shape(anchors).pointers > MAX_POINTERS and len(mine) > 1:
             return Refusal("parameters", f"a kernel takes at most {MAX_POINTERS} tensors")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.kernel_ir import Loop
@@ -85,21 +86,24 @@ class Region:
     @property
     def total(self) -> float:
         """Executions by one thread."""
-        return self.times * (1.0 if self.parent is None else self.parent.total)
+        return prod((region.times for region in reversed(self.line)), start=1.0)
 
     @property
     def waiting(self) -> Region:
         """The region that waits for its loads: the enclosing one if it `fetches` only."""
-        return self.parent.waiting if self.fetches and self.parent is not None else self
+        return next((r for r in self.line if not r.fetches), self.line[-1])
 
     @property
     def depth(self) -> int:
-        return 0 if self.parent is None else 1 + self.parent.depth
+        return len(self.line) - 1
 
     @property
     def line(self) -> list[Region]:
         """The region and those that enclose it, innermost first."""
-        return [self, *([] if self.parent is None else self.parent.line)]
+        found = [self]
+        while (parent := found[-1].parent) is not None:
+            found.append(parent)
+        return found
 
     @property
     def instructions(self) -> float:

@@ -311,3 +311,30 @@ def test_expressions_know_the_users_line() -> None:
         names["program"](fd)
     origins = [e.origin for e in fd.fusion.exprs]
     assert origins == [Origin("mul", "model.py", 4), Origin("exp", "model.py", 3)]
+
+
+@pytest.mark.parametrize("sizes", [[4, 6], [-1, -1]], ids=["known", "open"])
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (("split", 0, 3, 2), "makes 6 of dimension 0, whose size is"),
+        (("split", 0, -2, -2), "makes 4 of dimension 0"),
+        (("split", 2, 2, 2), "does not fit 2 dimensions"),
+        (("merge", 1), "does not fit 2 dimensions"),
+        (("new_broadcast", 3), "does not fit 2 dimensions"),
+        (("reorder", [1, 1]), "does not fit 2 dimensions"),
+    ],
+    ids=lambda case: case[0] if isinstance(case, tuple) else "",
+)
+def test_a_view_does_not_read_beyond_its_dimensions(
+    sizes: list[int], step: tuple[Any, ...], told: str
+) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=sizes, contiguity=[True, True], dtype=FLOAT)
+        with pytest.raises(FuserValueError, match=told):
+            fd.ops.view(x, "reshape", [step])
+        with pytest.raises(FuserValueError, match="there is no view 'turn'"):
+            fd.ops.view(x, "turn", [])
+        fd.add_output(fd.ops.view(x, "reshape", [("new_broadcast", 2), ("merge", 0)]))
+    given = torch.randn(4, 6)
+    assert torch.equal(fd.execute([given])[0], given.reshape(24, 1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder.values import Size, ValueBuilder
 from thunder_fuser.ir.domain import (
@@ -25,7 +27,7 @@ from thunder_fuser.ir.domain import (
     without_assumptions,
 )
 from thunder_fuser.ir.dtypes import DataType, Number, check_is_storage
-from thunder_fuser.ir.fusion import CatOp, FullOp, IotaOp, TensorView, Val, move_op
+from thunder_fuser.ir.fusion import CatOp, FullOp, IotaOp, Scalar, TensorView, Val, move_op
 from thunder_fuser.ir.reshape import infer_shape, product, reshape_program
 from thunder_fuser.ir.size_arithmetic import smaller
 from thunder_fuser.ir.symbolic import is_at_most
@@ -269,8 +271,15 @@ class ViewBuilder(ValueBuilder):
         return out
 
     def full(self, shape: Sequence[Size], fill: Val | Number, dtype: DataType) -> TensorView:
-        """A tensor of `dtype`, all elements `fill`."""
+        """A tensor of `dtype`, all elements `fill`; FuserValueError for a constant that an integer
+        dtype does not hold, as torch has it: an unsigned one holds negative ones by their bits.
+        """
         check_is_storage(dtype, "full")
+        constant = fill.value if isinstance(fill, Scalar) and fill.is_constant else fill
+        if dtype.is_integral and isinstance(constant, int | float):
+            most = torch.iinfo(dtype.torch).max
+            if not -most - (not dtype.is_unsigned) <= constant <= most:
+                raise FuserValueError(f"full: {dtype!r} does not hold {constant}")
         value = self._number("full", fill, dtype)
         ids = [iteration(size) for size in self._sizes("full", shape)]
         out = TensorView(self._id(), dtype, tensor_domain(ids))

@@ -7,9 +7,9 @@ integers, one bit per anchor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 
 from thunder_fuser.ir.fusion import FoldOp, TensorView
@@ -18,12 +18,17 @@ Anchors = int
 """Bit set of anchors: bit k is the k-th anchor in program order."""
 
 
-def members(anchors: Anchors) -> Iterator[int]:
-    """Yield the numbers of a set's anchors, in program order."""
+@lru_cache(maxsize=1024)
+def members(anchors: Anchors) -> tuple[int, ...]:
+    """Return the numbers of a set's anchors, in program order. A set is asked several times in a
+    row.
+    """
+    found: list[int] = []
     while anchors:
         lowest = anchors & -anchors
-        yield lowest.bit_length() - 1
+        found.append(lowest.bit_length() - 1)
         anchors ^= lowest
+    return tuple(found)
 
 
 def union(sets: Iterable[Anchors]) -> Anchors:

@@ -95,7 +95,7 @@ class DependencyGraph:
     def _way(self, anchors: Anchors) -> tuple[Anchors, Anchors]:
         """Return the transitive predecessors and successors of a set."""
         if anchors not in self._ways:
-            ks = list(members(anchors))
+            ks = members(anchors)
             above, below = (union(map(way.__getitem__, ks)) for way in (self._above, self._below))
             self._ways[anchors] = above, below
         return self._ways[anchors]

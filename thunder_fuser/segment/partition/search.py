@@ -70,7 +70,7 @@ class _Search:
         """Return the best partition of an exhaustive search."""
         divisions = [
             (sum(map(self.cost.of, parts)), len(parts), parts)
-            for parts in _divisions(list(members(component)))
+            for parts in _divisions(members(component))
             if all(map(self._is_one_piece, parts))
         ]
         found: list[list[Anchors]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 
 from thunder_fuser.analysis.footprint import Footprint
 from thunder_fuser.ir.dag import topological_order
@@ -24,7 +25,8 @@ from thunder_fuser.segment.anchors.anchors import members
 from thunder_fuser.segment.anchors.graph import AnchorGraph
 from thunder_fuser.segment.recompute.groups import Group, StoreCandidate
 from thunder_fuser.segment.recompute.min_cut import INFINITE
-from thunder_fuser.segment.recompute.store_or_recompute import Choice, Value, materialize
+from thunder_fuser.segment.recompute.price_bounds import Value
+from thunder_fuser.segment.recompute.store_or_recompute import Choice, materialize
 
 _NEVER = INFINITE >> 20
 _NEAR = 2
@@ -52,6 +54,8 @@ class KernelSlice:
         self.order = topological_order(list[Val](self.roots), self._operands)
         self.numbers = {v: k for k, v in enumerate(self.order)}
         self._points = {} if graph.has_fold(group.anchors) else self._found_points()
+        # Choices are made again with fewer candidates.
+        self._priced: dict[tuple[Val, bool, bool], Value] = {}
 
     def _found_far(self, is_written: Callable[[Val], bool]) -> AbstractSet[Val]:
         waiting, seen = list[Val](self.roots), set[Val](self.roots)
@@ -108,12 +112,12 @@ class KernelSlice:
         if not candidates:
             read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)
             return Choice(read, frozenset(range(len(self.order))) - read)
-        demanded = self._demanded()
-        values = [self._value(v, demanded, v in candidates, v in written) for v in self.order]
+        values = [self._value(v, v in candidates, v in written) for v in self.order]
         wanted = dict.fromkeys(self.numbers[u] for r in self.roots for u in self._operands(r))
         (choice,) = materialize(values, [wanted])
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
+    @cached_property
     def _demanded(self) -> Mapping[TensorView, Footprint]:
         """Return the elements read of tensors; empty if all tensors are read as a whole."""
         exprs = map(self.graph.definitions.get, self.order)
@@ -122,13 +126,17 @@ class KernelSlice:
         found = {v for v in self.order if isinstance(v, TensorView) and self._is_stop(v)}
         return self.graph.parts.demanded(list(self.roots), found)
 
-    def _value(
-        self, v: Val, demanded: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool
-    ) -> Value:
+    def _value(self, v: Val, can_be_stored: bool, is_stored: bool) -> Value:
+        key = v, can_be_stored, is_stored
+        if key not in self._priced:
+            self._priced[key] = self._price(*key)
+        return self._priced[key]
+
+    def _price(self, v: Val, can_be_stored: bool, is_stored: bool) -> Value:
         size, byte = self.graph.bytes_of(v), self.graph.prices.byte
         read = byte * size
-        if isinstance(v, TensorView) and v in demanded:
-            read = byte * min(size, self.graph.bytes_read(v, demanded[v]))
+        if isinstance(v, TensorView) and v in self._demanded:
+            read = byte * min(size, self.graph.bytes_read(v, self._demanded[v]))
         read += _L1_READ * v.dtype.itemsize * self._points.get(v, 0)
         write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))

@@ -14,14 +14,26 @@ toggled one by one.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple, Protocol
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.recompute.min_cut import INFINITE, FlowNetwork
+from thunder_fuser.segment.recompute.price_bounds import (
+    Bits,
+    Lazily,
+    LeastOfComputing,
+    Profitable,
+    Value,
+    Values,
+    bits,
+    own_operands,
+    union,
+    without_vain,
+)
 
 _ROUNDS = 8
 NEVER = INFINITE >> 20
@@ -33,45 +45,12 @@ WritePrice = Callable[[int], int]
 """Share of a value's write price, by value number, that a consumer pays in addition to the read."""
 
 
-class Value(NamedTuple):
-    """A value that consumers need, or compute other values from. Prices share one unit.
-
-    operands  values that it is computed from, by number; each is smaller than its own
-    write     price of storing it
-    read      price of reading it
-    compute   price of computing it from its operands; None if it cannot be computed
-    """
-
-    operands: tuple[int, ...]
-    write: int
-    read: int
-    compute: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The values that one consumer reads, and those that it computes."""
 
     read: frozenset[int]
     computed: frozenset[int]
-
-
-class Values(Protocol):
-    """Values by number; may be lazy."""
-
-    def __getitem__(self, number: int, /) -> Value: ...
-
-
-class Lazily(dict[int, Value]):
-    """Values that are made on first access."""
-
-    def __init__(self, make: Callable[[int], Value]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, number: int) -> Value:
-        value = self[number] = self._make(number)
-        return value
 
 
 def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice, ...]:
@@ -82,12 +61,12 @@ def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice
     problem = _Problem(values, wanted)
     shared = [v for v in problem.shared if values[v].compute is not None]
     if not shared:
-        return tuple(problem.answers(frozenset()))
+        return tuple(problem.answers(0))
     starts = [
-        problem.answers(frozenset()),
+        problem.answers(0),
         problem.answers_sharing(),
-        problem.answers(frozenset(problem.shared)),
-        problem.answers(problem.as_one()),
+        problem.answers(bits(problem.shared)),
+        problem.answers(bits(problem.as_one())),
     ]
     ends = [problem.improve(start) for start in starts]
     dearest = sorted(shared, key=lambda v: (-values[v].write, v))[:_TRIALS]
@@ -106,21 +85,20 @@ class _Problem:
 
     def __init__(self, values: Values, wanted: Sequence[Iterable[int]]) -> None:
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
-        self._own = _own_operands(values, self.wanted)
-        self.values = values = _without_vain(values, self._own, self.wanted)
-        self._least = [_LeastOfComputing(values, self._own, names) for names in self.wanted]
-        self.subgraphs = [
-            _worth_asking(values, names, least, lambda v: values[v].write).keys()
-            for names, least in zip(self.wanted, self._least, strict=True)
-        ]
-        self._alone = [
-            _LeastOfComputing(values, self._own_alone(k), names)
-            for k, names in enumerate(self.wanted)
-        ]
-        self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
-        self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
-        self._common = [frozenset(self.shared).intersection(names) for names in self.subgraphs]
-        self._answers: dict[tuple[int, Set[int], int | None], Choice] = {}
+        self._own = own = own_operands(values, self.wanted)
+        self.values = values = without_vain(values, own, self.wanted)
+        self._readers = _readers(values, own)
+        self._profitable = Profitable(values, own)
+        self._least = [LeastOfComputing(values, own, names) for names in self.wanted]
+        self.subgraphs = list(map(self._profitable.of, self.wanted, self._least))
+        self._alone = [Lazily(partial(self._own_alone, k)) for k, _ in enumerate(self.wanted)]
+        self.users = Lazily(lambda v: sum(names >> v & 1 for names in self.subgraphs))
+        once = twice = 0
+        for names in self.subgraphs:
+            once, twice = once | names, twice | once & names
+        self.shared = [v for v in sorted(values) if twice >> v & 1 and values[v].write]
+        self._common = [bits(self.shared) & names for names in self.subgraphs]
+        self._answers: dict[tuple[int, Bits, int | None], Choice] = {}
 
     def price(self, choices: Sequence[Choice]) -> int:
         """Return the price of all consumers together."""
@@ -130,27 +108,32 @@ class _Problem:
             total += sum(self.values[v].compute or 0 for v in choice.computed)
         return total
 
-    def _own_alone(self, consumer: int) -> Mapping[int, Sequence[int]]:
-        """Return for each value its operands that are operands of no other value that may be
-        cheaper to compute than to read for one consumer, even if it pays for the whole write.
+    def _own_alone(self, consumer: int, v: int) -> Sequence[int]:
+        """Return the operands of a value that are operands of no other value that may be cheaper to
+        compute than to read for one consumer, even if it pays for the whole write.
         """
-        least, values = self._least[consumer], self.values
-        operands = {
-            v: tuple(dict.fromkeys(value.operands))
-            for v in self.subgraphs[consumer]
-            if (value := values[v]).compute is not None and value.read + value.write > least(v)
-        }
-        own: ChainMap[int, list[int]] = ChainMap(_own_of(operands), self._own)
-        return own
+        if not self._is_worth_computing(consumer, v):
+            return self._own[v]
+        return [
+            u
+            for u in dict.fromkeys(self.values[v].operands)
+            if sum(self._is_worth_computing(consumer, reader) for reader in self._readers[u]) == 1
+        ]
+
+    def _is_worth_computing(self, consumer: int, v: int) -> bool:
+        is_asked = self.subgraphs[consumer] >> v & 1
+        return bool(is_asked) and self._profitable.is_dear(self._least[consumer], v)
 
     def respond(self, consumer: int, extra: WritePrice, *, banned: bool = False) -> Choice:
         """Return the cheapest choice of one consumer. If a value is `banned` from being read, the
         consumer may compute others than those that were worth it.
         """
-        least = self._least[consumer] if banned else self._alone[consumer]
-        return _response(self.values, self.wanted[consumer], least, extra)
+        values, names = self.values, self.wanted[consumer]
+        own = self._own if banned else self._alone[consumer]
+        least = LeastOfComputing(values, own, names, extra)
+        return _response(values, names, least, extra)
 
-    def answers(self, stored: Set[int]) -> list[Choice]:
+    def answers(self, stored: Bits) -> list[Choice]:
         """Return each consumer's choice if writes of `stored` are free, others at its expense."""
         return [self._answer(k, stored & common) for k, common in enumerate(self._common)]
 
@@ -158,10 +141,10 @@ class _Problem:
         """Return each consumer's choice if all potential users of a value share its write."""
 
         def part(v: int) -> int:
-            return self.values[v].write // self.users[v]
+            return self.values[v].write // max(self.users[v], 1)
 
         return [
-            self.respond(k, part) if common else self._answer(k, frozenset())
+            self.respond(k, part) if common else self._answer(k, 0)
             for k, common in enumerate(self._common)
         ]
 
@@ -169,7 +152,7 @@ class _Problem:
         """Return the values stored if each were read by all potential users or computed by all."""
         alike = Lazily(self._by_all)
         wanted = tuple(dict.fromkeys(v for names in self.wanted for v in names))
-        least = _LeastOfComputing(alike, self._own, wanted)
+        least = LeastOfComputing(alike, self._own, wanted)
         return _response(alike, wanted, least, lambda v: alike[v].write).read
 
     def _by_all(self, v: int) -> Value:
@@ -182,16 +165,17 @@ class _Problem:
         """Iterate best responses of the consumers until nothing changes."""
         choices = list(choices)
         readers = Counter(v for choice in choices for v in choice.read)
+        stored = bits(readers)
         for _ in range(_ROUNDS):
             before = list(choices)
             for k, mine in enumerate(before):
-                common = self._common[k]
                 # Values that others read, without the reads of this consumer.
-                stored = frozenset(v for v in common if readers[v] > (v in mine.read))
-                choices[k] = self._answer(k, stored)
+                others = stored & ~bits(v for v in mine.read if readers[v] == 1)
+                choices[k] = self._answer(k, others & self._common[k])
                 if choices[k] != mine:
                     readers.subtract(mine.read)
                     readers.update(choices[k].read)
+                    stored = others | bits(choices[k].read)
             if choices == before:
                 break
         return choices
@@ -200,12 +184,12 @@ class _Problem:
         """Toggle values, and keep improvements: stored ones are banned, others offered free."""
         best, price = list(choices), self.price(choices)
         for v in tried:
-            stored = {u for choice in best for u in choice.read}
-            banned = v if v in stored else None
-            offered = stored - {v} if banned is not None else stored | {v}
+            stored = union(bits(choice.read) for choice in best)
+            banned = v if stored >> v & 1 else None
+            offered = stored ^ 1 << v
             changed = [
                 self._answer(k, self._common[k] & offered, banned)
-                if v in self.subgraphs[k]
+                if self.subgraphs[k] >> v & 1
                 else choice
                 for k, choice in enumerate(best)
             ]
@@ -214,27 +198,27 @@ class _Problem:
                 best, price = changed, found
         return best
 
-    def _answer(self, consumer: int, stored: Set[int], banned: int | None = None) -> Choice:
+    def _answer(self, consumer: int, stored: Bits, banned: int | None = None) -> Choice:
         """Return a consumer's choice with free writes of `stored` and without reading `banned`."""
         key = (consumer, stored, banned)
         if key not in self._answers:
             self._answers[key] = self.respond(
                 consumer,
-                lambda v: NEVER if v == banned else 0 if v in stored else self.values[v].write,
+                lambda v: NEVER if v == banned else 0 if stored >> v & 1 else self.values[v].write,
                 banned=banned is not None,
             )
         return self._answers[key]
 
 
 def _response(
-    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
+    values: Values, wanted: Sequence[int], least: LeastOfComputing, extra: WritePrice
 ) -> Choice:
     """Return the cheapest choice of a consumer that needs some values."""
     reads = _worth_asking(values, wanted, least, extra)
     rows: dict[int, _Row] = {}
     for v in sorted(reads):
         value = values[v]
-        if value.compute is None or reads[v] <= least(v):
+        if value.compute is None or least.reaches(v, reads[v]):
             rows[v] = _Row(reads[v], None, ())
         else:
             rows[v] = _Row(reads[v], value.compute, value.operands)
@@ -256,7 +240,7 @@ def _response(
 
 
 def _worth_asking(
-    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
+    values: Values, wanted: Sequence[int], least: LeastOfComputing, extra: WritePrice
 ) -> dict[int, int]:
     """Return the read prices of wanted values, and of operands of those for which computing may be
     cheaper than reading. This keeps the flow network independent of the size of the program.
@@ -266,7 +250,7 @@ def _worth_asking(
     def producers(v: int) -> Sequence[int]:
         value = values[v]
         found[v] = value.read + extra(v)
-        is_dear = value.compute is not None and found[v] > least(v)
+        is_dear = value.compute is not None and not least.reaches(v, found[v])
         return value.operands if is_dear else ()
 
     backward_slice(wanted, producers)
@@ -324,77 +308,10 @@ def _cheapest(
     )
 
 
-def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, list[int]]:
-    """Return for each computable value its operands that are operands of no other value."""
-
-    def producers(v: int) -> Sequence[int]:
-        return () if values[v].compute is None else values[v].operands
-
-    operands = {
-        v: tuple(dict.fromkeys(producers(v)))
-        for v in backward_slice((v for names in wanted for v in names), producers)
-    }
-    return _own_of(operands)
-
-
-def _own_of(operands: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """Return for each value its operands that are operands of no other one of these values."""
-    readers = Counter(u for found in operands.values() for u in found)
-    return {v: [u for u in found if readers[u] == 1] for v, found in operands.items()}
-
-
-def _without_vain(
-    values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[Iterable[int]]
-) -> Mapping[int, Value]:
-    """Return all values that may be wanted; those that are never cheaper to compute than to read,
-    for any number of consumers, get `compute=None`: such as a sum with a term of the same size that
-    has no other user. Consumers need not look beyond such values, so that the residual stream of a
-    transformer does not connect its layers to one network.
-    """
-    roots = {v for names in wanted for v in names}
-    found: dict[int, Value] = {}
-    # Lower bounds of obtaining a value: paid once, and by each consumer.
-    least: dict[int, tuple[int, int]] = {}
-    for v in sorted(own):
-        value = found[v] = values[v]
-        once, each = value.write, value.read
-        if value.compute is not None:
-            parts = [least[u] for u in own[v] if u not in roots]
-            together = sum(part[0] for part in parts)
-            alone = value.compute + sum(part[1] for part in parts)
-            if once <= together and each <= alone:
-                found[v] = value._replace(compute=None)
-            once, each = min(once, together), min(each, alone)
-        least[v] = once, each
+def _readers(values: Values, computable: Iterable[int]) -> dict[int, list[int]]:
+    """Return for each value those that are computed from it."""
+    found: dict[int, list[int]] = {}
+    for v in computable:
+        for u in dict.fromkeys(values[v].operands if values[v].compute is not None else ()):
+            found.setdefault(u, []).append(v)
     return found
-
-
-class _LeastOfComputing:
-    """Lower bound of the price of computing a value, for one consumer: the value's own computation,
-    plus that of operands that are operands of nothing else.
-
-    own  these operands, of each value; one table for all consumers
-    """
-
-    def __init__(
-        self, values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[int]
-    ) -> None:
-        self._values = values
-        self._own = own
-        self._wanted = frozenset(wanted)
-        self._found: dict[int, int] = {}
-
-    def __call__(self, v: int) -> int:
-        found = self._found
-        waiting = [] if v in found else [v]
-        while waiting:
-            u = waiting[-1]
-            compute = self._values[u].compute
-            own = [] if compute is None else [w for w in self._own[u] if w not in self._wanted]
-            if unknown := [w for w in own if w not in found]:
-                waiting += unknown
-                continue
-            least = INFINITE if compute is None else compute
-            found[u] = least + sum(min(self._values[w].read, found[w]) for w in own)
-            waiting.pop()
-        return found[v]

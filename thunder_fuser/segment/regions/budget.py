@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from thunder_fuser.segment.recompute.min_cut import INFINITE
-from thunder_fuser.segment.recompute.store_or_recompute import Value, materialize
+from thunder_fuser.segment.recompute.price_bounds import Value
+from thunder_fuser.segment.recompute.store_or_recompute import materialize
 from thunder_fuser.segment.regions.joint_graph import Call, JointGraph
 from thunder_fuser.segment.regions.storages import distinct_bytes
 

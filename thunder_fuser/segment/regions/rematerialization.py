@@ -14,14 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from thunder_fuser.segment.prices import PriceUnits
-from thunder_fuser.segment.recompute.store_or_recompute import (
-    NEVER,
-    Choice,
-    Lazily,
-    Value,
-    Values,
-    materialize,
-)
+from thunder_fuser.segment.recompute.price_bounds import Lazily, Value, Values
+from thunder_fuser.segment.recompute.store_or_recompute import NEVER, Choice, materialize
 from thunder_fuser.segment.regions.canonical_values import Reading, read_outside
 from thunder_fuser.segment.regions.joint_graph import (
     DevicePhase,

@@ -22,8 +22,18 @@ from thunder_fuser.frontends.definition.operations.arguments import (
     transform_program,
 )
 from thunder_fuser.ir.builder import FusionBuilder, allocation_order
+from thunder_fuser.ir.domain import (
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Split,
+    Transform,
+    constant_if_known,
+    replay,
+)
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
+from thunder_fuser.ir.verify.moves import VIEW_STEPS
 
 
 def cast(b: FusionBuilder, arg: Val, dtype: DataType) -> Val:
@@ -197,10 +207,37 @@ def view(
     dtype of `arg`. Joined chains of views print as this operation.
     """
     program = transform_program("transforms", transforms)
+    if op not in VIEW_STEPS:
+        raise FuserValueError(f"op: there is no view {op!r}; there are {', '.join(VIEW_STEPS)}")
+    _check_program(tensor("arg", arg), program)
     order = integers("stride_order", stride_order)
     if value is not None and getattr(value, "dtype", None) is not tensor("arg", arg).dtype:
         value = b.cast(value, arg.dtype)
     return b.view(op, arg, program, fill=value, allocation=allocation_order(order) or None)
+
+
+def _check_program(x: TensorView, program: Sequence[Transform]) -> None:
+    """FuserValueError for transforms of dimensions that are not there, and for a split into sizes
+    that are not known to be those of its dimension.
+    """
+    dims = x.domain.logical
+    for step in program:
+        if isinstance(step, Reorder):
+            fits = sorted(step.order) == list(range(len(dims)))
+        else:
+            most = len(dims) - isinstance(step, Merge) + isinstance(step, NewBroadcast)
+            fits = 0 <= step.axis < most
+        if not fits:
+            raise FuserValueError(f"view of {x}: {step} does not fit {len(dims)} dimensions")
+        if isinstance(step, Split):
+            made = constant_if_known(step.outer * step.inner)
+            is_negative = any(isinstance(n, int) and n < 0 for n in (step.outer, step.inner))
+            if is_negative or made != dims[step.axis].size:
+                raise FuserValueError(
+                    f"view of {x}: {step} makes {made} of dimension {step.axis}, whose size is "
+                    f"{dims[step.axis].size}; where sizes are open, use fd.ops.reshape"
+                )
+        dims = replay(dims, (step,))
 
 
 def _number(what: str, value: Any) -> Any:

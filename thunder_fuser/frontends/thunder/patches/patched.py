@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
@@ -30,24 +31,63 @@ def has_patches(data: Any) -> bool:
     return False
 
 
-class _Choice:
-    """Chooses what replaces a call: Thunder, or `first` while it `is_patched`."""
+_Lookaside = Callable[..., Any]
 
-    def __init__(self, thunders: Callable[..., Any]) -> None:
-        self.thunders = self.first = thunders
+
+class _Choice:
+    """Chooses what replaces a call: Thunder or, while it `is_patched`, the last of `asked` that is
+    for the called function, which may ask the one before it.
+
+    asked  lookasides, and the functions and kinds of functions that each is for; None: all
+    """
+
+    def __init__(self, thunders: _Lookaside) -> None:
+        self.thunders = thunders
+        self.asked: list[tuple[_Lookaside, frozenset[Any] | None, tuple[type, ...]]] = []
+        self._named: dict[Any, _Lookaside | None] = {}
+        self._by_kind: WeakKeyDictionary[type, _Lookaside] = WeakKeyDictionary()
+
+    def ask(self, lookaside: _Lookaside, of: Iterable[Any] | None, kinds: tuple[type, ...]) -> None:
+        functions = None if of is None and not kinds else frozenset(of or ())
+        self.asked.append((lookaside, functions, kinds))
+        self._named = dict.fromkeys((*self._named, *(functions or ())))
+        self._by_kind.clear()
 
     def __call__(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        choose = self.first if is_patched() else self.thunders
+        choose = self._first(fn) if is_patched() else self.thunders
         return choose(fn, *args, **kwargs)
+
+    def _first(self, fn: Any) -> _Lookaside:
+        """Return the lookaside that is asked first, found once for all functions of a kind that no
+        lookaside names.
+        """
+        try:
+            is_named = fn in self._named
+        except TypeError:  # It has no hash.
+            is_named = False
+        found = self._named[fn] if is_named else self._by_kind.get(type(fn))
+        if found is None:
+            found = self.thunders
+            for lookaside, functions, kinds in self.asked:
+                if functions is None or (is_named and fn in functions) or isinstance(fn, kinds):
+                    found = partial(lookaside, found)
+            if is_named:
+                self._named[fn] = found
+            else:
+                self._by_kind[type(fn)] = found
+        return found
 
 
 _CHOICE = _Choice(jit_ext.general_jit_lookaside)
 
 
-def ask_first(lookaside: Callable[..., Any]) -> None:
+def ask_first(
+    lookaside: _Lookaside, *, of: Iterable[Any] | None = None, kinds: tuple[type, ...] = ()
+) -> None:
     """Let `lookaside(original, fn, *args, **kwargs)` choose what replaces a call of `fn` on wrapped
     values, while Thunder `is_patched`: a function of wrapped values, or None. `original` is the
-    choice without it.
+    choice without it. It is asked for the functions `of`, and for instances of `kinds`, or, if
+    neither is given, for all.
     """
-    _CHOICE.first = partial(lookaside, _CHOICE.first)
+    _CHOICE.ask(lookaside, of, kinds)
     jit_ext.general_jit_lookaside = _CHOICE

@@ -27,7 +27,6 @@ from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, tracectx
-from thunder.core.utils import is_hashable
 from thunder.executors.pythonex import ex
 from torch.nn import Module
 
@@ -174,7 +173,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     """Return the replacement of a call on wrapped values, or None. What a program sets or deletes
     in the dictionary of an object's attributes is an attribute of that.
     """
-    if not is_hashable(fn) or fn not in _CHANGES or not _is_of_attributes(args[0]):
+    if not _is_of_attributes(args[0]):
         return original(fn, *args, **kwargs)
     attributes, name = args[:2]
     attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
@@ -271,7 +270,7 @@ def _parts(value: Any) -> list[Any]:
 def register() -> None:
     """Patch Thunder's interpreter and tracer to record changes and write them to the epilogue."""
     _LOOKASIDES[object.__setattr__] = _record
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=_CHANGES)
     _LOOKASIDES[setattr] = partial(_set_by_method, _LOOKASIDES[setattr])
     _LOOKASIDES[getattr] = partial(_get_attribute, _LOOKASIDES[getattr])
     _LOOKASIDES[delattr] = _delete_by_name

@@ -131,7 +131,7 @@ def _delete_by_name(original: Callable[..., Any], target: WrappedValue, name: Wr
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if not isinstance(fn, WrapperDescriptorType) or fn.__name__ != "__setattr__" or len(args) != 3:
+    if fn.__name__ != "__setattr__" or len(args) != 3:
         return original(fn, *args, **kwargs)
     target, name = args[0], unwrap(args[1])
     if isinstance(unwrap(target), type) and not _is_made_in_trace(target):
@@ -197,7 +197,7 @@ def register() -> None:
     _HANDLERS["STORE_DEREF"] = partial(_store_cell, _HANDLERS["STORE_DEREF"])
     _HANDLERS["DELETE_ATTR"] = partial(_delete, _HANDLERS["DELETE_ATTR"])
     _HANDLERS["STORE_GLOBAL"] = partial(_store_global, _HANDLERS["STORE_GLOBAL"])
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=(WrapperDescriptorType,))
     _LOOKASIDES[delattr] = partial(_delete_by_name, _LOOKASIDES[delattr])
     process = jit_ext.process_recorded_modifications
     jit_ext.process_recorded_modifications = partial(_write_changes, process)

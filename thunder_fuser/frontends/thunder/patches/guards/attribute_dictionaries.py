@@ -14,7 +14,6 @@ from typing import Any
 
 from thunder.core import interpreter
 from thunder.core.interpreter import PseudoInst, unwrap
-from thunder.core.utils import is_hashable
 
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import Expected
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
@@ -63,7 +62,7 @@ class _HasNames(Expected):
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if args and is_hashable(fn) and (fn in _OF_A_NAME or fn in _OF_ALL) and _is_guarded(args[0]):
+    if args and _is_guarded(args[0]):
         name = unwrap(args[1]) if fn in _OF_A_NAME else None
         if name is None or isinstance(name, str):
             _guard(args[0], name)
@@ -99,4 +98,4 @@ def _guard(value: Any, name: str | None) -> None:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=_OF_A_NAME | _OF_ALL)

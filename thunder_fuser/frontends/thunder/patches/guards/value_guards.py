@@ -92,14 +92,15 @@ _methods: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedMethods]] = Weak
 def _wrapped(value: Any) -> Any:
     """Guard a value, after Thunder's own treatment of one that its tracer meets."""
     found = _original(value)
-    if is_patched():
+    # Most values are constants of the code.
+    if value.provenance.inst in _SUBSCRIPTS and is_patched():
         _guard(value)
     return found
 
 
 def _guard(value: Any) -> None:
     place = value.provenance
-    path = path_of(place) if place.inst in _SUBSCRIPTS else None
+    path = path_of(place)
     if path is None or not jit_ext.should_register_for_prologue(place):
         return
     ctx = jit_ext.get_jit_ctx()

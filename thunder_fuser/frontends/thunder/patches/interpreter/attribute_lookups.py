@@ -68,7 +68,7 @@ def _as_object_does(held: Any, name: Any) -> Any:
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if fn is object.__getattribute__ and args and _own_lookup(unwrap(args[0])):
+    if args and _own_lookup(unwrap(args[0])):
         return _as_object_does
     return original(fn, *args, **kwargs)
 
@@ -76,4 +76,4 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
 def register() -> None:
     """Patch how Thunder's interpreter looks attributes up."""
     _LOOKASIDES[getattr] = _getattr
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=(object.__getattribute__,))

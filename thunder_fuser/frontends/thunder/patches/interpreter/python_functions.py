@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
-from thunder.core.utils import is_hashable
 
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
@@ -268,14 +267,11 @@ _INTERPRETED: Mapping[Any, Function] = {
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if is_hashable(fn):
-        if fn in _INTERPRETED:
-            return partial(interpreter._interpret_call, _INTERPRETED[fn])
-        if fn in _KEEPING:
-            return None  # Thunder would take it for an operation on the tensors that it keeps
-    return original(fn, *args, **kwargs)
+    if fn in _KEEPING:
+        return None  # Thunder would take it for an operation on the tensors that it keeps
+    return partial(interpreter._interpret_call, _INTERPRETED[fn])
 
 
 def register() -> None:
     """Patch how Thunder looks for replacements."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=(*_INTERPRETED, *_KEEPING))

@@ -19,7 +19,7 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if fn is _BatchNorm.forward and args and unwrap(args[0]).momentum is None:
+    if args and unwrap(args[0]).momentum is None:
         return _forward
     return original(fn, *args, **kwargs)
 
@@ -52,4 +52,4 @@ def _averaging(module: Any, input: Any) -> Any:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=(_BatchNorm.forward,))

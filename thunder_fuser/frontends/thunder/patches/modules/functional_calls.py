@@ -7,7 +7,7 @@ compiled with this executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -66,9 +66,9 @@ def _places(module: Module, names: Sequence[str], is_tied: bool) -> list[_Place]
     ]
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the replacement of a call on wrapped values, or None."""
-    return _functional_call if fn is stateless._functional_call else original(fn, *args, **kwargs)
+def _lookaside(*_: Any, **__: Any) -> Any:
+    """Return the replacement of a call on wrapped values."""
+    return _functional_call
 
 
 def _functional_call(
@@ -151,4 +151,4 @@ def _home(module: Any, owners: tuple[str, ...], home: str) -> Any:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=(stateless._functional_call,))

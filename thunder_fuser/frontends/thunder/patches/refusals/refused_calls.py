@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
-from thunder.core.utils import is_hashable
 from torch._functorch import apis, eager_transforms, vmap
 from torch.utils.hooks import BackwardHook
 
@@ -68,9 +67,7 @@ def _error(name: str, reason: str) -> NotImplementedError:
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what replaces a call on wrapped values: for those above, what raises; or None."""
-    if not is_hashable(fn) or fn not in _REASONS:
-        return original(fn, *args, **kwargs)
+    """Return what replaces a call on wrapped values: what raises."""
     error = _error(fn.__name__, _REASONS[fn])
     return lambda *args, **kwargs: interpreter.do_raise(error)
 
@@ -93,6 +90,6 @@ def _list(self: Any) -> Any:
 
 def register() -> None:
     """Patch how Thunder looks for replacements, and add methods of tensors that raise."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=_REASONS)
     METHODS.update({name: _method(name, reason) for name, reason in _OF_TENSORS.items()})
     METHODS["tolist"] = at_once(_list)

@@ -32,7 +32,7 @@ _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
-    if isinstance(fn, _FUNCTIONS) and (_has_unknown_size(fn) or _decides_size(fn, args, kwargs)):
+    if _has_unknown_size(fn) or _decides_size(fn, args, kwargs):
         return interpreter.do_raise(_refusal(fn.__name__))
     return original(fn, *args, **kwargs)
 
@@ -72,7 +72,7 @@ def _has_unknown_size(function: Any) -> bool:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`, and its methods of tensors."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=_FUNCTIONS)
     for name, original in METHODS.items():
         if _has_unknown_size(getattr(torch.Tensor, name, None)):
             METHODS[name] = partial(_method, name, original)

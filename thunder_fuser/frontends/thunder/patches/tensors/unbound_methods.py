@@ -25,7 +25,7 @@ _DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType)
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
-    is_method = isinstance(fn, _DESCRIPTORS) and getattr(torch.Tensor, fn.__name__, None) is fn
+    is_method = getattr(torch.Tensor, fn.__name__, None) is fn
     if found is None and is_method and args and isinstance(unwrap(args[0]), TensorProxy):
         return partial(_call, fn.__name__)
     return found
@@ -41,4 +41,4 @@ def _call(name: str, x: WrappedValue, *args: WrappedValue, **kwargs: WrappedValu
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=_DESCRIPTORS)

@@ -30,11 +30,12 @@ _DEFAULTS: Mapping[str, Sequence[Any]] = {
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: WrappedValue) -> Any:
     """Return the replacement of a call on wrapped values, without these options, or None."""
     found = original(fn, *args, **kwargs)
-    given = [k for k in _DEFAULTS if k in kwargs]
-    name = fn.name if isinstance(fn, Symbol) else getattr(fn, "__name__", "")
-    if found is None or not given or not _makes_tensors(name):
+    if found is None or kwargs.keys().isdisjoint(_DEFAULTS):
         return found
-    left_out = [k for k in given if unwrap(kwargs[k]) in _DEFAULTS[k]]
+    name = fn.name if isinstance(fn, Symbol) else getattr(fn, "__name__", "")
+    if not _makes_tensors(name):
+        return found
+    left_out = [k for k, known in _DEFAULTS.items() if k in kwargs and unwrap(kwargs[k]) in known]
     return partial(_without, found, left_out) if left_out else found
 
 

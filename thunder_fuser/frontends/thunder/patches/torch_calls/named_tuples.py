@@ -17,7 +17,6 @@ from thunder.core import codeutils, jit_ext
 from thunder.core.interpreter import WrappedValue, unwrap, wrap
 from thunder.core.proxies import AnyProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.utils import is_hashable
 from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
@@ -52,10 +51,7 @@ _KINDS: Mapping[Any, type] = dict(_functions())
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
-    kind = _KINDS.get(fn) if is_hashable(fn) else None
-    if kind is None or found is None or not callable(found):
-        return found
-    return partial(_named, kind, found)
+    return partial(_named, _KINDS[fn], found) if callable(found) else found
 
 
 def _named(kind: type, function: Function, *args: Any, **kwargs: Any) -> Any:
@@ -95,5 +91,5 @@ def _value(wrapped: Any) -> Any:
 
 def register() -> None:
     """Patch Thunder's interpreter to use `_lookaside` and `_value`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=_KINDS)
     jit_ext.build_value_from_wrapped = _value

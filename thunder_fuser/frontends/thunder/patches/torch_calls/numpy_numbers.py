@@ -50,7 +50,7 @@ def _number(value: Any) -> Any:
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    is_numpys = isinstance(fn, WrapperDescriptorType) and issubclass(fn.__objclass__, numpy.generic)
+    is_numpys = issubclass(fn.__objclass__, numpy.generic)
     if is_numpys and any(isinstance(unwrap(x), TensorProxy) for x in args):
         # An operator, which leaves the operation to the tensor.
         return interpreter_needs_wrap(lambda *args: NotImplemented)
@@ -60,4 +60,4 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
 def register() -> None:
     """Patch how Thunder calls symbols, and operators of NumPy's numbers."""
     Symbol.__call__ = _of_numbers(Symbol.__call__)
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=(WrapperDescriptorType,))

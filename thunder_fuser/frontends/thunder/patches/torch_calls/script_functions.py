@@ -23,17 +23,15 @@ _original_capsule: Callable[[Any], bool] = interpreter.is_pycapsule
 
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
-    if isinstance(fn, torch.jit.ScriptFunction | torch.jit.ScriptModule):
-        made_of = getattr(fn, "_torchdynamo_inline", None)
-        if made_of is None:
-            reason = (
-                f"{type(fn).__name__} of TorchScript, whose operations are not known while a "
-                "function is traced; call the module or function that it was made of"
-            )
-            return interpreter.do_raise(NotImplementedError(reason))
-        return partial(interpreter._interpret_call, made_of)
-    return original(fn, *args, **kwargs)
+    """Return the replacement of a call on wrapped values, or the signal of an exception."""
+    made_of = getattr(fn, "_torchdynamo_inline", None)
+    if made_of is None:
+        reason = (
+            f"{type(fn).__name__} of TorchScript, whose operations are not known while a function "
+            "is traced; call the module or function that it was made of"
+        )
+        return interpreter.do_raise(NotImplementedError(reason))
+    return partial(interpreter._interpret_call, made_of)
 
 
 def _is_no_owner(value: Any) -> bool:
@@ -44,4 +42,4 @@ def _is_no_owner(value: Any) -> bool:
 def register() -> None:
     """Patch how Thunder's interpreter calls functions of C++."""
     interpreter.is_pycapsule = _is_no_owner
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=(torch.jit.ScriptFunction, torch.jit.ScriptModule))

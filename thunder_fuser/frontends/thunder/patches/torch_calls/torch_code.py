@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from thunder.core import interpreter
 from thunder.core.interpreter import unwrap, wrap_const
-from thunder.core.utils import is_hashable
 from torch.autograd.profiler import record_function
 from torch.distributions import kl
 from torch.nn import functional
@@ -52,21 +51,20 @@ _INTERPRETED: Mapping[Function, Function] = {
     transformer._detect_is_causal_mask: _is_said_to_be_causal,
     kl.kl_divergence: _kl_divergence,
 }
+_REPLACED: Mapping[Function, Function] = {
+    torch._is_all_true: lambda valid: wrap_const(True),
+    record_function.__enter__: lambda held: held,
+    record_function.__exit__: lambda *raised: wrap_const(None),
+}
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
     if fn is functional.interpolate and _is_unknown(*args, **kwargs):
         return None
-    if is_hashable(fn) and fn in _INTERPRETED:
+    if fn in _INTERPRETED:
         return partial(interpreter._interpret_call, _INTERPRETED[fn])
-    if fn is torch._is_all_true:
-        return lambda valid: wrap_const(True)
-    if fn is record_function.__enter__:
-        return lambda held: held
-    if fn is record_function.__exit__:
-        return lambda *raised: wrap_const(None)
-    return original(fn, *args, **kwargs)
+    return _REPLACED.get(fn) or original(fn, *args, **kwargs)
 
 
 def _is_unknown(*args: Any, **kwargs: Any) -> bool:
@@ -81,4 +79,4 @@ def _is_unknown(*args: Any, **kwargs: Any) -> bool:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, of=(*_INTERPRETED, *_REPLACED, functional.interpolate))

@@ -32,7 +32,7 @@ _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if not (isinstance(fn, _BUILTIN) and _name(fn)):
+    if not _name(fn):
         return original(fn, *args, **kwargs)
     context = jit_ext.get_jit_ctx()
     if fn in context._executor_lookasides or fn in context.ad_hoc_executor._lookasides:
@@ -66,4 +66,4 @@ def _name(function: Function) -> str | None:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=_BUILTIN)
