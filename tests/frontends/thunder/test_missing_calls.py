@@ -56,6 +56,10 @@ def test_variances_by_unbiased() -> None:
     check(program, torch.randn(4, 6, requires_grad=True))
 
 
+_ENDS = ((0, 10, 4), (-5, 7.9, 6), (100, 3, 9), (2, 2, 1), (0, 1, 0))
+_INTEGERS = (torch.int64, torch.int32, torch.int8)
+
+
 def test_new_tensors() -> None:
     def program(x: Tensor) -> list[Tensor]:
         same = torch.eye(4, dtype=torch.bool, device=x.device)
@@ -65,12 +69,15 @@ def test_new_tensors() -> None:
             torch.linspace(1e-4, 0.02, 11) * 2,
             torch.linspace(3, -1, steps=4, dtype=torch.float64) + 1,
             torch.linspace(2.5, 7, 1) * 1,
+            *(torch.linspace(*ends, dtype=d) for ends in _ENDS for d in _INTEGERS),
         ]
 
     check(program, torch.randn(4, 4))
     check(lambda x: torch.linspace(x.sum(), 1, 3) * x, torch.randn(3, requires_grad=True))
     with pytest.raises(NotImplementedError, match="tensors of one, and an int"):
         jit(lambda x: torch.linspace(x, 1, 3))(torch.ones(3))
+    with pytest.raises(NotImplementedError, match="bools"):
+        jit(lambda x: torch.linspace(0, 1, 3, dtype=torch.bool))(torch.ones(3))
 
 
 def test_dropout_in_place() -> None:

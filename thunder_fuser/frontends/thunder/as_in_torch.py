@@ -41,7 +41,7 @@ from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, padding
-from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import update_running
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
@@ -51,6 +51,7 @@ from thunder_fuser.frontends.thunder.numbers import (
     in_common_dtype,
     quotient_in_dtype,
 )
+from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, or_opaque
 
 
 def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
@@ -79,7 +80,8 @@ def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> Tenso
 def _logsumexp(
     symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
 ) -> TensorProxy:
-    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around. Rows
+    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around. Of
+    complex numbers the largest real part is subtracted, where Thunder looks for the largest. Rows
     of no elements have no maximum to subtract; their result is the logarithm of 0.
     """
     if isinstance(dim, Sequence) and not dim and x.ndim:
@@ -91,6 +93,11 @@ def _logsumexp(
         x = ltorch.to(x, torch.get_default_dtype())
     if _is_empty(x):
         return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
+    if _is_complex(x):
+        largest = constant(ltorch.amax(ltorch.real(x), dim, True))
+        largest = ltorch.where(ltorch.isfinite(largest), largest, 0.0)
+        total = ltorch.log(ltorch.sum(ltorch.exp(x - largest), dim, keepdim))
+        return total + (largest if keepdim else ltorch.squeeze(largest, dim))
     return symbol(x, dim, keepdim)
 
 
@@ -189,7 +196,7 @@ def _embedding(
 
 def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Take `(x, unbiased)` and `(x, dim, unbiased, keepdim)`, also by keyword; a correction of None
-    is the usual one.
+    is the usual one. The variance of complex numbers is real, the sum of those of their parts.
     """
     given = dict(zip(("dim", "unbiased", "keepdim"), args, strict=False))
     if type(given.get("dim")) is bool:
@@ -199,7 +206,24 @@ def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
         given["correction"] = int(unbiased)
     if given.get("correction", 1) is None:
         del given["correction"]
-    return symbol(x, **given)
+    if not _is_complex(x):
+        return symbol(x, **given)
+    parts = [ltorch.var(part(x), **given) for part in (ltorch.real, ltorch.imag)]
+    variance = parts[0] + parts[1]
+    if symbol is ltorch.var_mean:
+        return variance, ltorch.mean(x, given.get("dim"), given.get("keepdim", False))
+    return ltorch.sqrt(variance) if symbol is ltorch.std else variance
+
+
+def _convolution(symbol: Symbol, input: TensorProxy, *args: Any, **kwargs: Any) -> TensorProxy:
+    """Leave those of complex numbers to torch, which computes them in parts."""
+    function = getattr(torch, symbol.name)
+    found: TensorProxy
+    if _is_complex(input):
+        found = call_opaquely(function, symbol.name, (input, *args), kwargs)
+    else:
+        found = or_opaque(function, symbol)(input, *args, **kwargs)
+    return found
 
 
 def _batch_norm(
@@ -326,6 +350,10 @@ def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
 
+def _is_complex(x: Any) -> bool:
+    return isinstance(x, TensorProxy) and dtypes.is_complex_dtype(x.dtype)
+
+
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
@@ -354,6 +382,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
     "nll_loss": _nll_loss,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any
 
 import thunder.torch as ltorch
@@ -26,7 +26,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import get_tracectx
-from thunder.core.transforms import augmented_forward_impls, backward_impls
 from thunder.executors.torchex import _always_executable, ex
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import fake_tensor
@@ -38,6 +37,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
+from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE
 
 Function = Callable[..., Any]
 
@@ -62,14 +62,7 @@ def call_opaquely(
     function: Function, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Record a call of a function, and return its results."""
-    given = tree_flatten((args, kwargs))[0]
-    has_operands = any(isinstance(x, TensorProxy) for x in given)
-    # Gradients are computed of positional arguments.
-    keywords = tuple(k for k, x in kwargs.items() if isinstance(x, TensorProxy))
-    if keywords:
-        function = _by_position(function, len(args), keywords)
-        args = [*args, *(kwargs[k] for k in keywords)]
-        kwargs = {k: x for k, x in kwargs.items() if k not in keywords}
+    has_operands = any(isinstance(x, TensorProxy) for x in tree_flatten((args, kwargs))[0])
     return _symbol(function, name, has_operands)(*args, **kwargs)
 
 
@@ -94,19 +87,9 @@ def ctc_loss(
 
 
 @cache
-def _by_position(function: Function, count: int, keywords: Sequence[str]) -> Function:
-    """Return the function with some keyword arguments after its `count` positional ones."""
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args[:count], **dict(zip(keywords, args[count:], strict=True)), **kwargs)
-
-    return call
-
-
-@cache
 def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
-    """Return the symbol of a function, with its meta function, its call and its gradient.
+    """Return the symbol of a function, with its meta function and its call. Calls with operands are
+    differentiated (`autograd/torch_calls.py`).
 
     has_operands  tensors are given; without any, and so without gradients, it may draw randomly
     """
@@ -123,21 +106,8 @@ def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
     called = name if has_operands else f"new_{name}"
     call = ex.register_operator(called, meta=meta, fn=function, tags=symbol.tags)
     ex.register_implementation(symbol, call, checker=_always_executable)
-    if has_operands:
-        _differentiate(symbol, call, function)
+    OPAQUE[id] = function
     return symbol
-
-
-def _differentiate(symbol: Symbol, call: Symbol, function: Function) -> None:
-    """Register the gradient of a symbol, which runs the function once more."""
-    backward = ex.register_operator(
-        f"{call.name}_vjp",
-        meta=ltorch.backward_adaptor(function),
-        fn=partial(ltorch._vjp_impl, function),
-    )
-    ex.register_implementation(backward.id, backward, checker=_always_executable)
-    augmented_forward_impls[symbol.id] = ltorch.augmented_forward_adaptor(call)
-    backward_impls[symbol.id] = backward
 
 
 def or_opaque(function: Function, symbol: Function) -> Function:

@@ -159,6 +159,13 @@ def _pow(base: TensorProxy | float, exponent: TensorProxy | float) -> TensorProx
     return _pow_grad(base, exponent)
 
 
+def _frexp(x: TensorProxy) -> tuple[TensorProxy, TensorProxy]:
+    mantissa, exponent = prims.frexp(x)
+    gradient = wide(get_grad(mantissa)) / ltorch.exp2(exponent)
+    put(x, ltorch.where(ltorch.isfinite(gradient), gradient, 0.0))
+    return mantissa, exponent
+
+
 def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
     result: TensorProxy = prims.flip(x, dims)
     put_grad(x, prims.flip(get_grad(result), dims))
@@ -173,6 +180,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.ones_like": _constant(ltorch.ones_like),
     "torch.full_like": _constant(ltorch.full_like),
     PrimIDs.FLIP: _flip,
+    PrimIDs.FREXP: _frexp,
     "torch.copysign": _copysign,
     # Thunder takes the primitives of the first two for constants.
     "torch.floor": _steps(ltorch.floor),

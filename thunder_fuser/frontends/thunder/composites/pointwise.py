@@ -23,11 +23,19 @@ from thunder_fuser.frontends.thunder.composites.arguments import (
 
 
 def _clamp_min(x: TensorProxy, min: Any) -> TensorProxy:
+    if _are_bools(x, min):
+        return ltorch.logical_or(x, min)
     return ltorch.clamp(x, min, None)
 
 
 def _clamp_max(x: TensorProxy, max: Any) -> TensorProxy:
+    if _are_bools(x, max):
+        return ltorch.logical_and(x, max)
     return ltorch.clamp(x, None, max)
+
+
+def _are_bools(*operands: Any) -> bool:
+    return all(isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype) for x in operands)
 
 
 def _frac(x: TensorProxy) -> TensorProxy:

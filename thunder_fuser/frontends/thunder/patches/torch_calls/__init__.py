@@ -1,6 +1,7 @@
 """Calls of torch's functions: their arguments and results, and operands that autocast casts."""
 
 from thunder_fuser.frontends.thunder.patches.torch_calls import (
+    aten_operators,
     autocast,
     broadcasts,
     creation_options,
@@ -16,6 +17,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
 )
 
 PATCHES = (
+    aten_operators,
     broadcasts,
     named_tuples,
     # After named tuples, which are objects, too.
