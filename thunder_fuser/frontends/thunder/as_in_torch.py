@@ -16,7 +16,9 @@ one value, which torch refuses.
 *Instance norms with running statistics*, of which Thunder updates copies.
 
 *Arguments that Thunder does not know*: variances by `unbiased`, `to` and `copy_` with
-`non_blocking`, copies of numbers, `index_add` with `alpha`, dimension 0 of a tensor of none.
+`non_blocking`, copies of numbers, `round_` with `decimals`, dimension 0 of a tensor of none.
+
+*Indexed writes* (`composites/indexing.py`).
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
@@ -33,14 +35,13 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
-from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import gathers, padding
+from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import update_running
 from thunder_fuser.frontends.thunder.numbers import (
@@ -247,6 +248,24 @@ def _batch_norm(
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
+def _native_batch_norm(
+    symbol: Symbol,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    *options: float,
+) -> Any:
+    if training and running_mean is not None:
+        raise NotImplementedError(
+            "native_batch_norm updates its running statistics, which a trace does not see: call "
+            "torch.nn.functional.batch_norm"
+        )
+    return symbol(input, weight, bias, running_mean, running_var, training, *options)
+
+
 def _instance_norm(
     symbol: Symbol,
     input: Any,
@@ -321,24 +340,9 @@ def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False
     return symbol(x, source)
 
 
-def _index_add(
-    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
-) -> TensorProxy:
-    """Take `alpha`, a factor of the source, and a tensor of no dimensions as one of one element."""
-    added = source if alpha == 1 else ltorch.mul(source, alpha)
-    if not x.ndim and symbol is ltorch.index_add:
-        row = symbol(ltorch.unsqueeze(x, 0), dim, index, ltorch.reshape(added, (-1,)))
-        return ltorch.squeeze(row, 0)
-    return symbol(x, dim, index, added)
-
-
-def _index_put(
-    symbol: Symbol, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
-) -> TensorProxy:
-    """Write where masks are true as `x[mask] = values` does, which takes them."""
-    if accumulate or not any(map(_is_bool, indices)):
-        return symbol(x, indices, values, accumulate)
-    return clang.copy_with_setitem(x, tuple(indices), values)
+def _round(symbol: Symbol, x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
+    """Take `decimals`, which Thunder's update lacks."""
+    return ltorch.copy_(x, pointwise.rounded_to(x, decimals=decimals)) if decimals else symbol(x)
 
 
 def _squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
@@ -361,8 +365,8 @@ def _is_bool(x: Any) -> bool:
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
     "copy_": _copy,
-    "index_add": _index_add,
-    "index_add_": _index_add,
+    "index_add": indexing.index_add,
+    "index_add_": indexing.index_add,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,
@@ -376,7 +380,9 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "pad": padding.pad,
     "repeat_interleave": gathers.repeat_interleave,
     "embedding": _embedding,
-    "index_put": _index_put,
+    "index_put": indexing.index_put,
+    "index_put_": indexing.index_put,
+    "round_": _round,
     "squeeze": _squeeze,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
@@ -384,6 +390,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "nll_loss": _nll_loss,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
+    "native_batch_norm": _native_batch_norm,
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     "std": _variance,

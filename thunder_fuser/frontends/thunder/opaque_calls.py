@@ -42,14 +42,19 @@ from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE
 Function = Callable[..., Any]
 
 
+_STATISTICS = "running_"
+
+
 def computes(packet: OpOverloadPacket) -> bool:
-    """True if the overloads of an operator return tensors, which share no memory with operands."""
+    """True if the overloads of an operator return tensors, which share no memory with operands.
+    Those of batch norms do not say that running statistics are updated.
+    """
     overloads = [getattr(packet, name) for name in packet.overloads()]
     schemas = [op._schema for op in overloads if not op._schema.is_mutable]
     return bool(schemas) and all(
         schema.returns
         and all(_is_new(value) for value in schema.returns)
-        and not any(argument.alias_info for argument in schema.arguments)
+        and not any(a.alias_info or a.name.startswith(_STATISTICS) for a in schema.arguments)
         for schema in schemas
     )
 
@@ -219,5 +224,5 @@ def _changed(func: OpOverload, args: Sequence[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors that an operation changes. The schemas of batch norms hide theirs."""
     for argument, x in zip(func._schema.arguments, args, strict=False):
         is_written = argument.alias_info is not None and argument.alias_info.is_write
-        if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith("running_")):
+        if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith(_STATISTICS)):
             yield x

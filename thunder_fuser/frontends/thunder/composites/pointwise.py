@@ -143,7 +143,7 @@ TRUNC_DIVIDE = Symbol("trunc_divide", meta=clang.trunc_divide, id="trunc_divide"
 """The quotient rounded towards 0, as one call: its gradient is not that of its parts."""
 
 
-def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
+def rounded_to(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     if decimals == 0:
         return ltorch.round(x)
     floats(x)
@@ -169,7 +169,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "rad2deg": _scaled(180 / math.pi),
     "rsub": _rsub,
     "sgn": _sgn,
-    "round": _round,
+    "round": rounded_to,
     "rrelu": _rrelu,
     "nn.functional.rrelu": _rrelu,
 }

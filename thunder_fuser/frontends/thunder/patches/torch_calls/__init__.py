@@ -9,6 +9,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     named_tuples,
     numpy_numbers,
     out_arguments,
+    random_like,
     recorded_arguments,
     script_functions,
     torch_code,
@@ -23,11 +24,13 @@ PATCHES = (
     # After named tuples, which are objects, too.
     made_objects,
     numpy_numbers,
-    out_arguments,
+    random_like,
     recorded_arguments,
     script_functions,
     torch_keywords,
     unknown_calls,
+    # After unknown calls, whose `out` it writes.
+    out_arguments,
     creation_options,
     # After unknown calls, some of which it leaves out.
     torch_code,

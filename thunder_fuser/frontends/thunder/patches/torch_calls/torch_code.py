@@ -2,6 +2,7 @@
 
 Thunder has an operation for `interpolate`, which raises for the modes "area" and "bicubic", and
 with antialiasing; torch's function calls pools and operations that are fused or run in torch.
+`torch.batch_norm` is `nn.functional.batch_norm`, which updates the running statistics visibly.
 
 Left out are the ranges of `torch.profiler.record_function`, and branches on values of tensors:
 `nn.Transformer` looks whether a mask is causal where the caller does not say so, which is a hint,
@@ -48,7 +49,23 @@ def _kl_divergence(p: Any, q: Any) -> Any:
     return function(p, q)
 
 
+def _batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *options: Any
+) -> Any:
+    options = options[:-1]  # without `cudnn_enabled`
+    return functional.batch_norm(input, running_mean, running_var, weight, bias, *options)
+
+
+def _instance_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *options: Any
+) -> Any:
+    options = options[:-1]  # without `cudnn_enabled`
+    return functional.instance_norm(input, running_mean, running_var, weight, bias, *options)
+
+
 _INTERPRETED: Mapping[Function, Function] = {
+    torch.batch_norm: _batch_norm,
+    torch.instance_norm: _instance_norm,
     transformer._detect_is_causal_mask: _is_said_to_be_causal,
     kl.kl_divergence: _kl_divergence,
 }
