@@ -55,6 +55,12 @@ CALLS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
         ROWS,
         lambda x: torch.cat(torch.gradient(x, spacing=(x[:, 0].sort()[0], x[0].sort()[0]))),
     ),
+    "distance": (
+        ROWS,
+        lambda x: F.triplet_margin_with_distance_loss(
+            x, x * 2, x.flip(0), distance_function=torch.nn.PairwiseDistance()
+        ),
+    ),
     "window": (ROWS, lambda x: x * torch.signal.windows.kaiser(4, dtype=torch.float32)),
 }
 
@@ -85,6 +91,10 @@ def test_operands_without_part_in_the_result_have_no_gradient() -> None:
 MISTAKES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "sizes": (lambda x: F.conv1d(x, torch.ones(1, 2, 3)), "expected input"),
     "dimension": (lambda x: torch.softmax(x, 5), "Dimension out of range"),
+    "narrow": (lambda x: torch.narrow(x, 2, 0, 1), "Dimension out of range"),
+    "weights": (lambda x: torch.cov(x, fweights=torch.tensor([1])), "one number for each"),
+    "range": (lambda x: (x * 2).uniform_(3, -1), "from low to high"),
+    "deviation": (lambda x: (x * 2).normal_(0, -1), "std >= 0"),
     "probability": (lambda x: F.dropout(x, 1.5), "between 0 and 1"),
 }
 

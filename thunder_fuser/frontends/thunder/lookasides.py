@@ -261,8 +261,10 @@ def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
         )
     if not (type(dim) is int and type(start) is int and type(length) is int):
         raise Unusual
-    dim = dim % max(x.ndim, 1)
-    size = x.shape[dim] if x.ndim else -1
+    if not -x.ndim <= dim < x.ndim:
+        raise Unusual  # torch raises the error
+    dim = dim % x.ndim
+    size = x.shape[dim]
     start = start + size if start < 0 else start
     if not 0 <= start <= start + length <= size:
         raise Unusual  # torch raises the error

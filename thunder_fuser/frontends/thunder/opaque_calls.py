@@ -46,17 +46,24 @@ _STATISTICS = "running_"
 
 
 def computes(packet: OpOverloadPacket) -> bool:
-    """True if the overloads of an operator return tensors, which share no memory with operands.
-    Those of batch norms do not say that running statistics are updated.
+    """True if the overloads of an operator return tensors, which share no memory with operands,
+    and update none. Those of batch norms do not all say that running statistics are updated.
     """
-    overloads = [getattr(packet, name) for name in packet.overloads()]
-    schemas = [op._schema for op in overloads if not op._schema.is_mutable]
+    every = [getattr(packet, name)._schema for name in packet.overloads()]
+    schemas = [s for s in every if not s.is_mutable or any(map(_is_updated, s.arguments))]
     return bool(schemas) and all(
         schema.returns
         and all(_is_new(value) for value in schema.returns)
         and not any(a.alias_info or a.name.startswith(_STATISTICS) for a in schema.arguments)
         for schema in schemas
     )
+
+
+def _is_updated(argument: torch._C.Argument) -> bool:
+    """True for a tensor that is updated, other than by `out=`. (Some sort lists of TorchScript.)"""
+    alias = argument.alias_info
+    is_written = alias is not None and alias.is_write and not argument.is_out
+    return is_written and str(argument.type) in ("Tensor", "Optional[Tensor]")
 
 
 def _is_new(value: torch._C.Argument) -> bool:

@@ -29,6 +29,14 @@ def _cov(
     if dtypes.is_exact_dtype(input.dtype):
         input = ltorch.to(input, torch.get_default_dtype())
     rows = ltorch.reshape(input, (1, -1)) if input.ndim < 2 else input
+    for name, weight in (("fweights", fweights), ("aweights", aweights)):
+        if weight is not None and tuple(weight.shape) != (rows.shape[1],):
+            raise RuntimeError(
+                f"cov(): {name} of {list(weight.shape)} for {rows.shape[1]} observations: expected "
+                "one number for each"
+            )
+    if fweights is not None and not dtypes.is_exact_dtype(fweights.dtype):
+        raise RuntimeError(f"cov(): fweights of {fweights.dtype}: expected integers")
     weights = [_weight(w, input) for w in (fweights, aweights) if w is not None]
     if not weights:
         centred = rows - ltorch.mean(rows, 1, keepdim=True)

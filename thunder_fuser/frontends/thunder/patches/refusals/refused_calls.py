@@ -61,6 +61,7 @@ _REASONS: Mapping[Any, str] = {
         _GRADIENT,
     ),
     **dict.fromkeys((torch.equal, torch.allclose, torch.is_nonzero), _VALUES),
+    **dict.fromkeys((torch.Tensor.equal, torch.Tensor.allclose), _VALUES),
     BackwardHook: _HOOK,
     LazyModuleMixin._infer_parameters: _LAZY,
 }

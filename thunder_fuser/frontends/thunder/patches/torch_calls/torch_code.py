@@ -2,6 +2,7 @@
 
 Thunder has an operation for `interpolate`, which raises for the modes "area" and "bicubic", and
 with antialiasing; torch's function calls pools and operations that are fused or run in torch.
+`triplet_margin_with_distance_loss` calls the distance that it is given, which may be a module.
 `torch.batch_norm` is `nn.functional.batch_norm`, which updates the running statistics visibly.
 
 Left out are the ranges of `torch.profiler.record_function`, and branches on values of tensors:
@@ -74,6 +75,8 @@ _INTERPRETED: Mapping[Function, Function] = {
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
     if fn is functional.interpolate and _is_unknown(*args, **kwargs):
+        return None
+    if fn is functional.triplet_margin_with_distance_loss:
         return None
     if is_hashable(fn) and fn in _INTERPRETED:
         return partial(interpreter._interpret_call, _INTERPRETED[fn])
