@@ -42,7 +42,7 @@ RANDOM = re.compile(
 """Operators that draw other numbers than torch, from the same seed."""
 REFUSED: Mapping[str, str] = {
     "allclose|equal": "values of tensors",
-    "argwhere|masked_select|nonzero|tensor_split|unique.*": "size of its result",
+    r"argwhere|linalg\.lstsq|masked_select|nonzero|tensor_split|unique.*": "size of its result",
     "narrow": "index_select",
     "istft": "DataDependentOutputException",
     "nn.functional.embedding": "max_norm",
@@ -69,6 +69,11 @@ OTHERWISE = re.compile(
 )
 """Operators whose results or gradients differ from eager's for some samples, for these reasons."""
 
+LACKING = re.compile(r"addbmm|baddbmm|float_power|index_copy|ldexp|scatter")
+"""Updates that differ for some samples: of broadcast results, of tensors of no dimensions, with
+`reduce`, without a method; `float_power_` should raise, as it computes in float64.
+"""
+
 
 def operators() -> list[OpInfo]:
     return [
@@ -94,8 +99,10 @@ def variants() -> list[Any]:
     """Return methods, updates and calls with `out=`."""
     found = []
     for op in operators():
-        calls = {"method": op.get_method(), "inplace": op.get_inplace()}
-        if op.supports_out:
+        calls = {"method": op.get_method()}
+        if not LACKING.fullmatch(op.full_name):
+            calls["inplace"] = op.get_inplace()
+        if op.supports_out and op.full_name != "arange":  # its numbers become tensors
             calls["out"] = op.op
         for name, call in calls.items():
             if call is not None and torch.float32 in op.dtypes:
@@ -209,10 +216,11 @@ def compare(op: OpInfo, call: Callable[..., Any], arguments: tuple[Any, ...]) ->
             continue
         assert strides(found) == strides(expected)
         exact = exact.detach().to(as_double(expected).dtype)
-        if expected.is_floating_point():
-            # Eager overflows in between.
+        if expected.is_floating_point() or expected.is_complex():
+            # Eager overflows in between: compared with the truth, or lost here, too.
             is_lost = ~expected.isfinite() & exact.isfinite()
-            expected = torch.where(is_lost, exact.to(expected.dtype), expected)
+            expected = torch.where(is_lost & ~found.isnan(), exact.to(expected.dtype), expected)
+            exact = torch.where(is_lost & found.isnan(), expected.to(exact.dtype), exact)
         assert_as_good_as_eager(found, expected, exact, f"{op.full_name}, {k}")
 
 
