@@ -43,7 +43,7 @@ from thunder.core.utils import canonicalize_dim
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
-from thunder_fuser.frontends.thunder.composites.norms import update_running
+from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -248,24 +248,6 @@ def _batch_norm(
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-def _native_batch_norm(
-    symbol: Symbol,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    *options: float,
-) -> Any:
-    if training and running_mean is not None:
-        raise NotImplementedError(
-            "native_batch_norm updates its running statistics, which a trace does not see: call "
-            "torch.nn.functional.batch_norm"
-        )
-    return symbol(input, weight, bias, running_mean, running_var, training, *options)
-
-
 def _instance_norm(
     symbol: Symbol,
     input: Any,
@@ -390,7 +372,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "nll_loss": _nll_loss,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
-    "native_batch_norm": _native_batch_norm,
+    "native_batch_norm": native_batch_norm,
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     "std": _variance,
