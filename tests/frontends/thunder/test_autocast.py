@@ -327,6 +327,15 @@ def test_recurrent_modules(kind: type[torch.nn.Module]) -> None:
         torch.testing.assert_close(ours, eager, rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_a_recurrent_cell(nonlinearity: str) -> None:
+    cell, x, h = torch.nn.RNNCell(9, 6, nonlinearity=nonlinearity), torch.randn(2, 9), torch.ones(6)
+    with torch.autocast("cpu", LOW):
+        ours, eager = (f(x, h.expand(2, 6)) for f in (jit(cell), cell))
+    assert ours.dtype == eager.dtype == LOW
+    torch.testing.assert_close(ours, eager, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("weights", [False, True], ids=["alone", "weights"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
 def test_masks_of_multi_head_attention(dtype: torch.dtype, weights: bool) -> None:

@@ -13,6 +13,7 @@ import thunder
 import torch
 
 import thunder_fuser
+from tests.frontends.thunder.programs import check
 
 Function = Callable[..., torch.Tensor]
 INF, NAN = float("inf"), float("nan")
@@ -111,3 +112,24 @@ def test_numbers_beside_complex_tensors(op: str, number: complex) -> None:
     for function in (lambda z: apply(z, number), lambda z: apply(number, z)):
         found = thunder.jit(function, executors=[thunder_fuser.executor])(z)
         assert same(found, function(z))
+
+
+CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "var": lambda z: z.var(1, keepdim=True) * z.abs(),
+    "std": lambda z: z.std(),
+    "var_mean": lambda z: torch.stack(torch.var_mean(z, 0, correction=0)),
+    "logsumexp": lambda z: torch.logsumexp(z, (0, 1)),
+    "logsumexp, keepdim": lambda z: torch.logsumexp(z, 1, keepdim=True),
+    "cov": lambda z: torch.cov(z, fweights=torch.arange(4)),
+    "corrcoef": torch.corrcoef,
+    "normalize": lambda z: torch.nn.functional.normalize(z, p=0.0, dim=-1),
+    "conv1d": lambda z: torch.nn.functional.conv1d(z, z[None, :, :2], padding="same"),
+    "svd": lambda z: torch.linalg.svdvals(z),
+    "linspace": lambda z: z + torch.linspace(1, 3 - 2j, 4),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_and_their_gradients(name: str) -> None:
+    torch.manual_seed(0)
+    check(CALLS[name], torch.randn(3, 4, dtype=torch.complex64, requires_grad=True))

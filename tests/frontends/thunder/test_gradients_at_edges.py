@@ -240,3 +240,15 @@ def test_gradients_at_bounds_with_symbolic_shapes(name: str) -> None:
     ours = gradients(jit(program, cache="symbolic values"), [x])
     for found, expected in zip(ours, gradients(program, [x]), strict=True):
         torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_powers_of_zero() -> None:
+    """By exponents in a tensor: the logarithm of 0 made gradients NaN."""
+    base, exponent = torch.tensor([0.0, 0.0, 2.0, 0.0]), torch.tensor([3.0, 0.0, 0.0, 1.0])
+    for x, y in ((base, exponent), (base.bfloat16(), exponent.bfloat16())):
+        found = []
+        for function in (jit(torch.pow), torch.pow):
+            leaves = [x.clone().requires_grad_(), y.clone().requires_grad_()]
+            found.append(torch.autograd.grad(function(*leaves).abs().sum(), leaves))
+        for ours, eager in zip(*found, strict=True):
+            torch.testing.assert_close(ours, eager, equal_nan=True)

@@ -132,6 +132,7 @@ def test_a_composite_has_the_line_of_its_call() -> None:
 def test_take_along_dim_wraps_its_index_as_in_torch() -> None:
     i = torch.tensor([[5, -1, 99, -40, 12, -12, 0, 11]])
     check(PROGRAMS["take_along_dim"][0], i.expand(3, -1), table(), fusion_count=1)
+    check(PROGRAMS["take_along_dim"][0], i.expand(3, -1), table().requires_grad_())
 
 
 def test_odd_shapes_of_indices() -> None:

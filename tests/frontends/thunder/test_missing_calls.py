@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,6 +57,10 @@ def test_variances_by_unbiased() -> None:
     check(program, torch.randn(4, 6, requires_grad=True))
 
 
+_ENDS = ((0, 10, 4), (-5, 7.9, 6), (100, 3, 9), (2, 2, 1), (0, 1, 0))
+_INTEGERS = (torch.int64, torch.int32, torch.int8)
+
+
 def test_new_tensors() -> None:
     def program(x: Tensor) -> list[Tensor]:
         same = torch.eye(4, dtype=torch.bool, device=x.device)
@@ -65,12 +70,52 @@ def test_new_tensors() -> None:
             torch.linspace(1e-4, 0.02, 11) * 2,
             torch.linspace(3, -1, steps=4, dtype=torch.float64) + 1,
             torch.linspace(2.5, 7, 1) * 1,
+            *(torch.linspace(*ends, dtype=d) for ends in _ENDS for d in _INTEGERS),
         ]
 
     check(program, torch.randn(4, 4))
     check(lambda x: torch.linspace(x.sum(), 1, 3) * x, torch.randn(3, requires_grad=True))
     with pytest.raises(NotImplementedError, match="tensors of one, and an int"):
         jit(lambda x: torch.linspace(x, 1, 3))(torch.ones(3))
+    with pytest.raises(NotImplementedError, match="bools"):
+        jit(lambda x: torch.linspace(0, 1, 3, dtype=torch.bool))(torch.ones(3))
+
+
+def test_updates_with_arguments_that_thunder_lacks() -> None:
+    mask = torch.tensor([True, False, True])
+
+    def program(x: Tensor) -> list[Tensor]:
+        y, z, w = x * 3, x * 2, x.sum()
+        return [
+            y.round_(decimals=1) * 2,
+            z.index_put_((mask,), x[:2]).index_put_((mask,), x[1:], accumulate=True) + 1,
+            w.index_add_(0, torch.tensor([0]), x[0, 0], alpha=2) * 2,
+        ]
+
+    torch.manual_seed(0)
+    check(program, torch.randn(3, 4, requires_grad=True))
+
+
+@pytest.mark.parametrize("norm", [torch.batch_norm, torch.instance_norm])
+def test_norms_by_torchs_builtin_functions(norm: Callable[..., Tensor]) -> None:
+    """Running statistics are updated once, also where a gradient is computed."""
+    kept = [[torch.zeros(3), torch.ones(3)] for _ in range(2)]
+    weight, x = torch.rand(3), torch.randn(4, 3, 5, requires_grad=True)
+    program = lambda x, m, v: norm(x, weight, weight, m, v, True, 0.1, 1e-5, False)  # noqa: E731
+    for function, statistics in zip((jit(program), program), kept, strict=True):
+        function(x, *statistics).sin().sum().backward()
+    assert all(map(torch.allclose, *kept))
+    with pytest.raises(NotImplementedError, match=r"functional\.batch_norm"):
+        jit(lambda x, m: torch.native_batch_norm(x, m, m, m, m, True, 0.1, 1e-5)[0])(x, kept[0][0])
+
+
+@pytest.mark.parametrize("like", [torch.randn_like, torch.rand_like, torch.empty_like])
+def test_new_tensors_lie_as_their_operand(like: Callable[..., Tensor]) -> None:
+    x = torch.randn(2, 3, 4, 5)
+    for y in (x, x.permute(3, 1, 0, 2), x.to(memory_format=torch.channels_last), x[:, ::2]):
+        found = jit(lambda x: like(x, dtype=torch.float64))(y)
+        assert found.dtype is torch.float64
+        assert found.stride() == like(y).stride()
 
 
 def test_dropout_in_place() -> None:
@@ -186,6 +231,9 @@ def test_out_is_updated() -> None:
     torch.testing.assert_close(*outs)
     with pytest.raises(NotImplementedError, match="result's size"):
         jit(lambda x, out: torch.exp(x, out=out))(x, torch.zeros(2))
+    # Functions that Thunder does not know.
+    check(lambda x, out: torch.logspace(0, 1, 3, out=out) * x, torch.ones(3), torch.zeros(3))
+    check(lambda x, out: torch.alias_copy(x, out=out) * x, torch.ones(3), torch.zeros(3))
     for program in (
         lambda x, out: torch.exp(x, out=out),
         lambda x, out: torch.exp(x * 2, out=out),

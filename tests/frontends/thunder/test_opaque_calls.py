@@ -44,6 +44,23 @@ CALLS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
         ROWS,
         lambda x: x.index_put((torch.tensor([True, False, True]),), x[:2] * 3) ** 2,
     ),
+    "cov of integers": (ROWS, lambda x: x[:, :3] + torch.cov((x.detach() * 9).long())),
+    "weights without gradient": (
+        ROWS,
+        lambda x: F.multi_margin_loss(
+            x, torch.tensor([0, 3, 1]), weight=torch.arange(1, 5, dtype=x.dtype)
+        ),
+    ),
+    "spacings": (
+        ROWS,
+        lambda x: torch.cat(torch.gradient(x, spacing=(x[:, 0].sort()[0], x[0].sort()[0]))),
+    ),
+    "distance": (
+        ROWS,
+        lambda x: F.triplet_margin_with_distance_loss(
+            x, x * 2, x.flip(0), distance_function=torch.nn.PairwiseDistance()
+        ),
+    ),
     "window": (ROWS, lambda x: x * torch.signal.windows.kaiser(4, dtype=torch.float32)),
 }
 
@@ -55,9 +72,29 @@ def test_results_and_gradients_are_torchs(name: str) -> None:
     check(program, torch.randn(shape, requires_grad=True))
 
 
+def test_a_call_by_position_and_by_keyword() -> None:
+    """The second was called with the operands of the first."""
+    x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    by_position = lambda x, y: torch._weight_norm(x, y[:, :1], 0)  # noqa: E731
+    for program in (by_position, lambda x, y: torch._weight_norm(x, g=y[:, :1], dim=0)) * 2:
+        check(program, x, y)
+
+
+def test_operands_without_part_in_the_result_have_no_gradient() -> None:
+    x, q = torch.randn(3, 4, requires_grad=True), torch.tensor([0.2, 0.5], requires_grad=True)
+    found = jit(lambda x, q: torch.nanquantile(x, q, 1, interpolation="midpoint"))(x, q)
+    gradients = torch.autograd.grad(found.sum(), [x, q], allow_unused=True)
+    assert gradients[0] is not None
+    assert gradients[1] is None
+
+
 MISTAKES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "sizes": (lambda x: F.conv1d(x, torch.ones(1, 2, 3)), "expected input"),
     "dimension": (lambda x: torch.softmax(x, 5), "Dimension out of range"),
+    "narrow": (lambda x: torch.narrow(x, 2, 0, 1), "Dimension out of range"),
+    "weights": (lambda x: torch.cov(x, fweights=torch.tensor([1])), "one number for each"),
+    "range": (lambda x: (x * 2).uniform_(3, -1), "from low to high"),
+    "deviation": (lambda x: (x * 2).normal_(0, -1), "std >= 0"),
     "probability": (lambda x: F.dropout(x, 1.5), "between 0 and 1"),
 }
 
@@ -125,6 +162,9 @@ def test_options_of_new_tensors_that_change_nothing() -> None:
     check(program, torch.randn(3, 4))
 
 
+_CASTS = ("float", "half", "bfloat16", "double", "int", "long", "bool", "cfloat")
+
+
 def test_memory_formats_beside_dtypes() -> None:
     x, last = torch.randn(2, 3, 4, 5), torch.channels_last
 
@@ -134,9 +174,12 @@ def test_memory_formats_beside_dtypes() -> None:
             x.to(torch.float64, False, True, memory_format=last),
             x.to("cpu", torch.float64, True, True),
             x[:, :, ::2, 0].ravel(),
+            *(getattr(x, name)(memory_format=last) for name in _CASTS),
+            x.float(),
         ]
 
     for found, expected in zip(jit(program)(x), program(x), strict=True):
+        assert found.dtype == expected.dtype
         assert torch.equal(found, expected)
         assert found.stride() == expected.stride()
 

@@ -35,6 +35,14 @@ def a_backward(x: Tensor) -> Tensor:
     return y
 
 
+lazy = nn.LazyLinear(3)
+
+
+def a_lazy_module(x: Tensor) -> Tensor:
+    found: Tensor = lazy(x)
+    return found
+
+
 PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "grad": lambda x: torch.func.grad(lambda y: y.pow(3).sum())(x),
     "grad_impl": lambda x: made_before(x),
@@ -52,6 +60,9 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "is_nonzero": lambda x: x if x[0].is_nonzero() else -x,
     "tolist": lambda x: x * x.tolist()[0],
     "numpy": lambda x: x * x.detach().numpy()[0],
+    "unsqueeze_": lambda x: (x * 2).unsqueeze_(0),
+    "t_": lambda x: (x * 2).t_(),
+    "_infer_parameters": a_lazy_module,
 }
 
 
@@ -63,3 +74,13 @@ def test_the_call_raises_before_it_begins(name: str) -> None:
         jit(PROGRAMS[name])(x)
     # Inside of a transform this raises.
     torch.ones(3).requires_grad_()
+
+
+def test_a_lazy_module_is_compiled_once_it_has_sizes() -> None:
+    module = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2))
+    compiled, x = jit(module), torch.randn(3, 5)
+    with pytest.raises(NotImplementedError, match="call the module once"):
+        compiled(x)
+    expected = module(x)
+    assert torch.allclose(compiled(x), expected)
+    assert torch.allclose(jit(module)(x), expected)

@@ -16,7 +16,9 @@ one value, which torch refuses.
 *Instance norms with running statistics*, of which Thunder updates copies.
 
 *Arguments that Thunder does not know*: variances by `unbiased`, `to` and `copy_` with
-`non_blocking`, copies of numbers, `index_add` with `alpha`, dimension 0 of a tensor of none.
+`non_blocking`, copies of numbers, `round_` with `decimals`, dimension 0 of a tensor of none.
+
+*Indexed writes* (`composites/indexing.py`).
 
 *Repeats by a tensor* (`composites/gathers.py`).
 
@@ -33,16 +35,15 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
-from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import gathers, padding
-from thunder_fuser.frontends.thunder.composites.arguments import wide
-from thunder_fuser.frontends.thunder.composites.norms import update_running
+from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise
+from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
+from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -51,6 +52,7 @@ from thunder_fuser.frontends.thunder.numbers import (
     in_common_dtype,
     quotient_in_dtype,
 )
+from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, or_opaque
 
 
 def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
@@ -79,7 +81,8 @@ def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> Tenso
 def _logsumexp(
     symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
 ) -> TensorProxy:
-    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around. Rows
+    """Convert integers to the default float dtype, as Thunder's subtraction may wrap around. Of
+    complex numbers the largest real part is subtracted, where Thunder looks for the largest. Rows
     of no elements have no maximum to subtract; their result is the logarithm of 0.
     """
     if isinstance(dim, Sequence) and not dim and x.ndim:
@@ -91,6 +94,11 @@ def _logsumexp(
         x = ltorch.to(x, torch.get_default_dtype())
     if _is_empty(x):
         return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
+    if _is_complex(x):
+        largest = constant(ltorch.amax(ltorch.real(x), dim, True))
+        largest = ltorch.where(ltorch.isfinite(largest), largest, 0.0)
+        total = ltorch.log(ltorch.sum(ltorch.exp(x - largest), dim, keepdim))
+        return total + (largest if keepdim else ltorch.squeeze(largest, dim))
     return symbol(x, dim, keepdim)
 
 
@@ -189,7 +197,7 @@ def _embedding(
 
 def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Take `(x, unbiased)` and `(x, dim, unbiased, keepdim)`, also by keyword; a correction of None
-    is the usual one.
+    is the usual one. The variance of complex numbers is real, the sum of those of their parts.
     """
     given = dict(zip(("dim", "unbiased", "keepdim"), args, strict=False))
     if type(given.get("dim")) is bool:
@@ -199,7 +207,24 @@ def _variance(symbol: Symbol, x: Any, *args: Any, **kwargs: Any) -> Any:
         given["correction"] = int(unbiased)
     if given.get("correction", 1) is None:
         del given["correction"]
-    return symbol(x, **given)
+    if not _is_complex(x):
+        return symbol(x, **given)
+    parts = [ltorch.var(part(x), **given) for part in (ltorch.real, ltorch.imag)]
+    variance = parts[0] + parts[1]
+    if symbol is ltorch.var_mean:
+        return variance, ltorch.mean(x, given.get("dim"), given.get("keepdim", False))
+    return ltorch.sqrt(variance) if symbol is ltorch.std else variance
+
+
+def _convolution(symbol: Symbol, input: TensorProxy, *args: Any, **kwargs: Any) -> TensorProxy:
+    """Leave those of complex numbers to torch, which computes them in parts."""
+    function = getattr(torch, symbol.name)
+    found: TensorProxy
+    if _is_complex(input):
+        found = call_opaquely(function, symbol.name, (input, *args), kwargs)
+    else:
+        found = or_opaque(function, symbol)(input, *args, **kwargs)
+    return found
 
 
 def _batch_norm(
@@ -297,24 +322,9 @@ def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False
     return symbol(x, source)
 
 
-def _index_add(
-    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
-) -> TensorProxy:
-    """Take `alpha`, a factor of the source, and a tensor of no dimensions as one of one element."""
-    added = source if alpha == 1 else ltorch.mul(source, alpha)
-    if not x.ndim and symbol is ltorch.index_add:
-        row = symbol(ltorch.unsqueeze(x, 0), dim, index, ltorch.reshape(added, (-1,)))
-        return ltorch.squeeze(row, 0)
-    return symbol(x, dim, index, added)
-
-
-def _index_put(
-    symbol: Symbol, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
-) -> TensorProxy:
-    """Write where masks are true as `x[mask] = values` does, which takes them."""
-    if accumulate or not any(map(_is_bool, indices)):
-        return symbol(x, indices, values, accumulate)
-    return clang.copy_with_setitem(x, tuple(indices), values)
+def _round(symbol: Symbol, x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
+    """Take `decimals`, which Thunder's update lacks."""
+    return ltorch.copy_(x, pointwise.rounded_to(x, decimals=decimals)) if decimals else symbol(x)
 
 
 def _squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
@@ -326,6 +336,10 @@ def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
 
+def _is_complex(x: Any) -> bool:
+    return isinstance(x, TensorProxy) and dtypes.is_complex_dtype(x.dtype)
+
+
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
@@ -333,8 +347,8 @@ def _is_bool(x: Any) -> bool:
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
     "copy_": _copy,
-    "index_add": _index_add,
-    "index_add_": _index_add,
+    "index_add": indexing.index_add,
+    "index_add_": indexing.index_add,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,
@@ -348,13 +362,17 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "pad": padding.pad,
     "repeat_interleave": gathers.repeat_interleave,
     "embedding": _embedding,
-    "index_put": _index_put,
+    "index_put": indexing.index_put,
+    "index_put_": indexing.index_put,
+    "round_": _round,
     "squeeze": _squeeze,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
     "nll_loss": _nll_loss,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
+    "native_batch_norm": native_batch_norm,
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     "std": _variance,

@@ -70,6 +70,7 @@ _CASTS = {
     "char": dtypes.int8,
     "short": dtypes.int16,
     "int": dtypes.int32,
+    "long": dtypes.int64,
     "half": dtypes.float16,
     "bfloat16": dtypes.bfloat16,
     "double": dtypes.float64,
@@ -111,7 +112,6 @@ def lookasides() -> dict[Function, Function]:
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
     second = {name: getattr(ltorch, other) for name, other in _SECOND_NAMES.items()}
     parts: Mapping[str, Function] = {
-        **{name: partial(_cast, dtype) for name, dtype in _CASTS.items()},
         **{name: found.get(symbol, symbol) for name, symbol in second.items()},
         "new_zeros": partial(_new, 0),
         "new_ones": partial(_new, 1),
@@ -122,6 +122,9 @@ def lookasides() -> dict[Function, Function]:
     for name, function in parts.items():
         for theirs, symbol in registered(name):
             found[theirs] = found[symbol] = _or_whole(function, symbol)
+    for name, dtype in _CASTS.items():
+        for theirs, symbol in named(name):
+            found[theirs] = found[symbol] = partial(_cast, dtype)
     for name, function in PARTS.items():
         for theirs, symbol in named(name):
             found[theirs] = found[symbol] = _in_parts(function, or_opaque(theirs, symbol))
@@ -165,6 +168,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
     functions.
     """
     return {
+        TensorProxy.float: partial(_cast, dtypes.float32),
         TensorProxy.__getitem__: lambda x, key: ltorch.getitem(x, in_range(x, key)),
         TensorProxy.__pow__: found[ltorch.pow],
         TensorProxy.__ipow__: found[ltorch.pow_],
@@ -225,8 +229,10 @@ def _or_whole(function: Function, symbol: Symbol) -> Function:
     return call
 
 
-def _cast(dtype: dtypes.dtype, x: TensorProxy) -> TensorProxy:
-    return ltorch.to(x, dtype)
+def _cast(
+    dtype: dtypes.dtype, x: TensorProxy, *, memory_format: Any = torch.preserve_format
+) -> TensorProxy:
+    return AS_IN_TORCH["to"](ltorch.to, x, dtype, memory_format=memory_format)
 
 
 def _new(value: float, x: TensorProxy, *shape: Any) -> TensorProxy:
@@ -255,8 +261,10 @@ def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
         )
     if not (type(dim) is int and type(start) is int and type(length) is int):
         raise Unusual
-    dim = dim % max(x.ndim, 1)
-    size = x.shape[dim] if x.ndim else -1
+    if not -x.ndim <= dim < x.ndim:
+        raise Unusual  # torch raises the error
+    dim = dim % x.ndim
+    size = x.shape[dim]
     start = start + size if start < 0 else start
     if not 0 <= start <= start + length <= size:
         raise Unusual  # torch raises the error

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any
 
 import thunder.torch as ltorch
@@ -26,7 +26,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import get_tracectx
-from thunder.core.transforms import augmented_forward_impls, backward_impls
 from thunder.executors.torchex import _always_executable, ex
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import fake_tensor
@@ -39,20 +38,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
+from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE
 
 Function = Callable[..., Any]
 
 
+_STATISTICS = "running_"
+
+
 def computes(packet: OpOverloadPacket) -> bool:
-    """True if the overloads of an operator return tensors, which share no memory with operands."""
-    overloads = [getattr(packet, name) for name in packet.overloads()]
-    schemas = [op._schema for op in overloads if not op._schema.is_mutable]
+    """True if the overloads of an operator return tensors, which share no memory with operands,
+    and update none. Those of batch norms do not all say that running statistics are updated.
+    """
+    every = [getattr(packet, name)._schema for name in packet.overloads()]
+    schemas = [s for s in every if not s.is_mutable or any(map(_is_updated, s.arguments))]
     return bool(schemas) and all(
         schema.returns
         and all(_is_new(value) for value in schema.returns)
-        and not any(argument.alias_info for argument in schema.arguments)
+        and not any(a.alias_info or a.name.startswith(_STATISTICS) for a in schema.arguments)
         for schema in schemas
     )
+
+
+def _is_updated(argument: torch._C.Argument) -> bool:
+    """True for a tensor that is updated, other than by `out=`. (Some sort lists of TorchScript.)"""
+    alias = argument.alias_info
+    is_written = alias is not None and alias.is_write and not argument.is_out
+    return is_written and str(argument.type) in ("Tensor", "Optional[Tensor]")
 
 
 def _is_new(value: torch._C.Argument) -> bool:
@@ -63,14 +75,7 @@ def call_opaquely(
     function: Function, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Record a call of a function, and return its results."""
-    given = tree_flatten((args, kwargs))[0]
-    has_operands = any(isinstance(x, TensorProxy) for x in given)
-    # Gradients are computed of positional arguments.
-    keywords = tuple(k for k, x in kwargs.items() if isinstance(x, TensorProxy))
-    if keywords:
-        function = _by_position(function, len(args), keywords)
-        args = [*args, *(kwargs[k] for k in keywords)]
-        kwargs = {k: x for k, x in kwargs.items() if k not in keywords}
+    has_operands = any(isinstance(x, TensorProxy) for x in tree_flatten((args, kwargs))[0])
     return _symbol(function, name, has_operands)(*args, **kwargs)
 
 
@@ -95,19 +100,9 @@ def ctc_loss(
 
 
 @cache
-def _by_position(function: Function, count: int, keywords: Sequence[str]) -> Function:
-    """Return the function with some keyword arguments after its `count` positional ones."""
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args[:count], **dict(zip(keywords, args[count:], strict=True)), **kwargs)
-
-    return call
-
-
-@cache
 def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
-    """Return the symbol of a function, with its meta function, its call and its gradient.
+    """Return the symbol of a function, with its meta function and its call. Calls with operands are
+    differentiated (`autograd/torch_calls.py`).
 
     has_operands  tensors are given; without any, and so without gradients, it may draw randomly
     """
@@ -124,21 +119,8 @@ def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
     called = name if has_operands else f"new_{name}"
     call = ex.register_operator(called, meta=meta, fn=function, tags=symbol.tags)
     ex.register_implementation(symbol, call, checker=_always_executable)
-    if has_operands:
-        _differentiate(symbol, call, function)
+    OPAQUE[id] = function
     return symbol
-
-
-def _differentiate(symbol: Symbol, call: Symbol, function: Function) -> None:
-    """Register the gradient of a symbol, which runs the function once more."""
-    backward = ex.register_operator(
-        f"{call.name}_vjp",
-        meta=ltorch.backward_adaptor(function),
-        fn=partial(ltorch._vjp_impl, function),
-    )
-    ex.register_implementation(backward.id, backward, checker=_always_executable)
-    augmented_forward_impls[symbol.id] = ltorch.augmented_forward_adaptor(call)
-    backward_impls[symbol.id] = backward
 
 
 def or_opaque(function: Function, symbol: Function) -> Function:
@@ -257,5 +239,5 @@ def _changed(func: OpOverload, args: Sequence[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors that an operation changes. The schemas of batch norms hide theirs."""
     for argument, x in zip(func._schema.arguments, args, strict=False):
         is_written = argument.alias_info is not None and argument.alias_info.is_write
-        if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith("running_")):
+        if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith(_STATISTICS)):
             yield x

@@ -1,7 +1,8 @@
 """Grad transforms of writes at indices, which stay with torch, and of diagonals.
 
 Thunder's rule for `index_put` gives the gradient of the values to the indices; it has no rule for
-`index_add`.
+`index_add`, and its rule for `take_along_dim` adds at the places as given, which `scatter_add`
+takes only from 0 up.
 """
 
 from __future__ import annotations
@@ -57,6 +58,15 @@ def _index_add(a: TensorProxy, index: TensorProxy, value: TensorProxy, dim: int)
     return result
 
 
+def _take_along_axis(a: TensorProxy, index: TensorProxy, dim: int) -> TensorProxy:
+    """torch takes any place modulo the size, and so negative ones."""
+    result: TensorProxy = prims.take_along_axis(a, index, dim)
+    nothing = ltorch.zeros(a.shape, device=a.device, dtype=a.dtype)
+    wrapped = ltorch.remainder(index, a.shape[dim]) if a.shape[dim] else index
+    put_grad(a, prims.scatter_add(nothing, wrapped, get_grad(result), dim))
+    return result
+
+
 def _diagonal(a: TensorProxy, /, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
     """Each element finds its gradient; Thunder's own adds the diagonal's to zeros, at indices."""
     result: TensorProxy = ltorch.diagonal(a, offset, dim1, dim2)
@@ -72,5 +82,6 @@ def _diagonal(a: TensorProxy, /, offset: int = 0, dim1: int = 0, dim2: int = 1) 
 
 RULES: Mapping[PrimIDs | str, Rule] = {
     PrimIDs.INDEX_ADD: _index_add,
+    PrimIDs.TAKE_ALONG_AXIS: _take_along_axis,
     ltorch.diagonal.id: _diagonal,
 }

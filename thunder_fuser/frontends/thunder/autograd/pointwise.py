@@ -8,6 +8,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import prims
+from thunder.core.dtypes import is_complex_dtype
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import (
@@ -156,7 +157,28 @@ def _pow(base: TensorProxy | float, exponent: TensorProxy | float) -> TensorProx
         slope = slope if base else ltorch.where(exponent >= 0, 0.0, slope)
         put(exponent, wide(get_grad(result)) * slope)
         return result
-    return _pow_grad(base, exponent)
+    if not isinstance(exponent, TensorProxy):
+        return _pow_grad(base, exponent)
+    result = prims.pow(base, exponent)
+    g, power = wide(get_grad(result)), wide(exponent)
+    if isinstance(base, TensorProxy):
+        slope = ltorch.where(exponent == 0, 0.0, power * wide(base) ** (power - 1))
+        put(base, g * slope)
+        of_exponent = g * (wide(result) * ltorch.log(wide(base)))
+        # Powers of 0 do not move, where the logarithm of 0 is infinite.
+        real = ltorch.real(exponent) if is_complex_dtype(exponent.dtype) else exponent
+        is_still = ltorch.logical_and(base == 0, real >= 0)
+        put(exponent, ltorch.where(is_still, 0.0, of_exponent))
+    else:
+        put(exponent, g * (wide(result) * ltorch.log(ltorch.full_like(power, base))))
+    return result
+
+
+def _frexp(x: TensorProxy) -> tuple[TensorProxy, TensorProxy]:
+    mantissa, exponent = prims.frexp(x)
+    gradient = wide(get_grad(mantissa)) / ltorch.exp2(exponent)
+    put(x, ltorch.where(ltorch.isfinite(gradient), gradient, 0.0))
+    return mantissa, exponent
 
 
 def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
@@ -173,6 +195,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.ones_like": _constant(ltorch.ones_like),
     "torch.full_like": _constant(ltorch.full_like),
     PrimIDs.FLIP: _flip,
+    PrimIDs.FREXP: _frexp,
     "torch.copysign": _copysign,
     # Thunder takes the primitives of the first two for constants.
     "torch.floor": _steps(ltorch.floor),

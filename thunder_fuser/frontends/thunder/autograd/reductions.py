@@ -153,7 +153,7 @@ def _normalize(
 def _norm(x: TensorProxy, p: float, dim: Any) -> TensorProxy:
     sizes = ltorch.abs(x)
     if p == 0:
-        return ltorch.to(ltorch.sum(x != 0, dim, True), x.dtype)
+        return ltorch.to(ltorch.sum(x != 0, dim, True), sizes.dtype)
     if abs(p) == math.inf:
         return (ltorch.amax if p > 0 else ltorch.amin)(sizes, dim, True)
     if p == 2:

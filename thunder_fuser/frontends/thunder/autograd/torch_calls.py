@@ -1,39 +1,150 @@
-"""Gradients of Thunder's auto-registered torch calls, which run once more under torch's autograd.
+"""Gradients of calls that are torch's as a whole, which run once more under torch's autograd.
 
-Thunder's rule gives gradients to operands that are tensors, but not to tensors in a tuple or list
-(`lstm_cell(x, (h, c), ..)`), and raises if operands are passed by keyword.
+Thunder's rule for its auto-registered calls differentiates them by every operand of floats, also by
+those that torch has no derivative for and that need none (the weights of classes of
+`multi_margin_loss`); it gives no gradient to tensors in a tuple or list
+(`lstm_cell(x, (h, c), ..)`), and raises if operands are passed by keyword. Here a call is
+differentiated by the operands that require a gradient, wherever they stand.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
 from thunder.core import dtypes
 from thunder.core.prims import OpTags, get_grad, put_grad, shallow_copy
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.pytree import tree_flatten, tree_map
-from thunder.core.symbol import BoundSymbol
+from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import detached_trace
 from thunder.core.transforms import augmented_forward_impls, backward_impls
+from thunder.executors.torchex import _always_executable, ex
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from thunder_fuser.frontends.thunder.autograd.draws import refuse_draws
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
+
+Function = Callable[..., Any]
+
+OPAQUE: dict[str, Function] = {}
+"""Torch's functions by the ids of symbols that stand for a call of one."""
 
 
 def rule_of(bsym: BoundSymbol) -> Rule | None:
-    """Return the grad transform of an auto-registered call whose operands Thunder's would miss;
-    None for all others. Raises NotImplementedError for calls that draw random numbers.
+    """Return the grad transform of a call that is torch's as a whole; None for all others. Raises
+    NotImplementedError for calls that draw random numbers.
     """
     if OpTags.AUTO_REGISTERED not in (bsym.sym.tags or ()):
         return None
     with detached_trace():
         refuse_draws(bsym.sym.name, bsym.sym.meta, *bsym.args, **bsym.kwargs)
-    nested = any(_has_tensor(x) for x in bsym.args if not isinstance(x, Proxy))
-    return in_one(bsym) if nested or _has_tensor(bsym.kwargs) else None
+    return partial(_once_more, bsym.sym)
+
+
+def _once_more(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
+    operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
+    given = {x.name for x in operands}
+    result = tree_map(lambda x: _not_an_operand(x, given), symbol(*args, **kwargs))
+    wanted = tuple(k for k, x in enumerate(operands) if _is_inexact(x) and requires_gradient(x))
+    results = [x for x in tree_flatten(result)[0] if isinstance(x, TensorProxy)]
+    cotangents = [get_grad(x) for x in results if _is_inexact(x)]
+    function = {**_registered(), **OPAQUE}[symbol.id]
+    wanted = _reached(function, wanted, args, kwargs)
+    if wanted:
+        found = _backward(function, symbol.id)(wanted, args, kwargs, *cotangents)
+        for k, gradient in zip(wanted, found, strict=True):
+            put_grad(operands[k], gradient)
+    return result
+
+
+@cache
+def _backward(function: Function, id: str) -> Symbol:
+    """Return the symbol of the gradients of a call."""
+    name = f"{id.replace('.', '_')}_vjp"
+    symbol = ex.register_operator(
+        name, meta=partial(_types, function), fn=partial(_gradients, function)
+    )
+    ex.register_implementation(symbol.id, symbol, checker=_always_executable)
+    return symbol
+
+
+def _reached(
+    function: Function, wanted: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """Return those of the operands that gradients of the results go to: all of them where the
+    function looks at numbers.
+    """
+    with FakeTensorMode():
+        given = tree_map(ltorch._get_fake_arg, (args, kwargs))
+        try:
+            leaves, roots = _run(function, wanted, *given)
+            seeds = [torch.empty_like(x) for x in roots if x.requires_grad]
+            found = _differentiated(roots, leaves, seeds)
+        except DataDependentOutputException:
+            return tuple(wanted)
+    return tuple(k for k, gradient in zip(wanted, found, strict=True) if gradient is not None)
+
+
+def _types(
+    function: Function,
+    wanted: Sequence[int],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *cotangents: TensorProxy,
+) -> tuple[TensorProxy, ...]:
+    operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
+    chosen = [operands[k] for k in wanted]
+    return tuple(TensorProxy(shape=x.shape, device=x.device, dtype=x.dtype) for x in chosen)
+
+
+def _gradients(
+    function: Function,
+    wanted: Sequence[int],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *cotangents: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of a call.
+
+    wanted      numbers of the differentiated operands, among all tensors of args and kwargs
+    cotangents  gradients of its floating-point and complex results, in order
+    """
+    leaves, roots = _run(function, wanted, args, kwargs)
+    pairs = zip(roots, cotangents, strict=True)
+    found = _differentiated(roots, leaves, [g for x, g in pairs if x.requires_grad])
+    given = zip(leaves, found, strict=True)
+    return tuple(torch.zeros_like(x) if gradient is None else gradient for x, gradient in given)
+
+
+def _run(
+    function: Function, wanted: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the differentiated operands, and the results that may have gradients."""
+    given, spec = tree_flatten((args, kwargs))
+    given = [x.detach() if isinstance(x, torch.Tensor) else x for x in given]
+    operands = [x for x in given if isinstance(x, torch.Tensor)]
+    leaves = [operands[k].requires_grad_() for k in wanted]
+    given_args, given_kwargs = tree_unflatten(given, spec)
+    with torch.enable_grad():
+        results = tree_flatten((function(*given_args, **given_kwargs),))[0]
+    tensors = [x for x in results if isinstance(x, torch.Tensor)]
+    return leaves, [x for x in tensors if x.is_floating_point() or x.is_complex()]
+
+
+def _differentiated(
+    roots: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
+) -> tuple[Any, ...]:
+    """Return the gradients of the leaves, None for those that no result depends on."""
+    reached = [x for x in roots if x.requires_grad]
+    if not reached or not leaves:
+        return (None,) * len(leaves)
+    found: tuple[Any, ...] = torch.autograd.grad(reached, leaves, seeds, allow_unused=True)
+    return found
 
 
 def in_one(bsym: BoundSymbol) -> Rule | None:
@@ -46,14 +157,10 @@ def in_one(bsym: BoundSymbol) -> Rule | None:
         result, saved = forward(*args, **kwargs)
         given = {x.name for x in bsym.flat_proxy_args}
         result = tree_map(lambda x: _not_an_operand(x, given), result)
-        operands: Sequence[Any] = args
-        if OpTags.AUTO_REGISTERED in (bsym.sym.tags or ()):
-            operands, options = _positional(bsym.sym.id, args, kwargs)
-            saved = ((operands, options),)
         cotangents = [get_grad(x) for x in tree_flatten(result)[0] if isinstance(x, TensorProxy)]
         found = backward(*saved, *cotangents)
         found = [found] if isinstance(found, Proxy) else found
-        for x, gradient in zip(tree_flatten(operands)[0], tree_flatten(found)[0], strict=False):
+        for x, gradient in zip(tree_flatten(args)[0], tree_flatten(found)[0], strict=False):
             if isinstance(x, TensorProxy) and gradient is not None:
                 put_grad(x, gradient)
         return result
@@ -61,12 +168,9 @@ def in_one(bsym: BoundSymbol) -> Rule | None:
     return rule
 
 
-def _has_tensor(values: Any) -> bool:
-    """True if gradients may go through one of the values."""
-    return any(
-        isinstance(x, TensorProxy) and dtypes.is_inexact_dtype(x.dtype)
-        for x in tree_flatten(values)[0]
-    )
+def _is_inexact(x: TensorProxy) -> bool:
+    """True for floating-point and complex tensors, which gradients may go through."""
+    return bool(dtypes.is_inexact_dtype(x.dtype))
 
 
 def _not_an_operand(x: Any, operands: set[str]) -> Any:
@@ -74,21 +178,11 @@ def _not_an_operand(x: Any, operands: set[str]) -> Any:
     return shallow_copy(x) if isinstance(x, TensorProxy) and x.name in operands else x
 
 
-def _positional(
-    id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the call with keyword arguments by position, as far as the function's signature is
-    known. Thunder raises an error for tensors among the others.
-    """
-    try:
-        bound = inspect.signature(_functions()[id]).bind(*args, **kwargs)
-    except (KeyError, TypeError, ValueError):
-        return args, kwargs
-    bound.apply_defaults()
-    return bound.args, bound.kwargs
-
-
 @cache
-def _functions() -> Mapping[str, Callable[..., Any]]:
-    """Torch's functions by the ids of Thunder's symbols for them."""
-    return {s.id: f for f, s in ltorch._torch_to_thunder_function_map.items() if hasattr(s, "id")}
+def _registered() -> Mapping[str, Function]:
+    """Torch's functions by the ids of Thunder's auto-registered symbols for them."""
+    return {
+        symbol.id: function
+        for function, symbol in ltorch._torch_to_thunder_function_map.items()
+        if OpTags.AUTO_REGISTERED in (getattr(symbol, "tags", None) or ())
+    }

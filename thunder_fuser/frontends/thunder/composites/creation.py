@@ -32,23 +32,37 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> TensorProxy:
             f"linspace({start}, {end}, {steps}): expected two numbers or tensors of one, and an "
             "int; compute it from torch.arange"
         )
+    if any(type(n) is complex for n in (start, end)):
+        kept.setdefault("dtype", torch.full((), 1j, device="cpu").dtype)
     result = ltorch.zeros(steps, **kept)
-    if not dtypes.is_float_dtype(result.dtype):
-        raise NotImplementedError(f"linspace of {result.dtype}: ask for floats, and convert them")
+    if steps and dtypes.is_boolean_dtype(result.dtype):
+        raise NotImplementedError(
+            "linspace is not implemented for bools: ask for torch.uint8, and convert them"
+        )
     dtype = wide(result).dtype
-    ends = (
-        ltorch.to(constant(n), dtype) if isinstance(n, TensorProxy) else n for n in (start, end)
-    )
-    first, last = ends
+    if dtypes.is_exact_dtype(result.dtype):
+        # Steps between integers are cut off.
+        dtype = dtypes.float64 if result.device.type == "cpu" else dtypes.float32
+    first, last = (_end(n, result.dtype, dtype) for n in (start, end))
     count = ltorch.to(ltorch.arange(steps, device=result.device), dtype)
     step = (last - first) / max(steps - 1, 1)
     ascending = first + step * count
     descending = last - step * ((steps - 1) - count)
-    return rounded(ltorch.where(count < steps // 2 + (steps == 1), ascending, descending), result)
+    is_first = ltorch.arange(steps, device=result.device) < steps // 2 + (steps == 1)
+    return rounded(ltorch.where(is_first, ascending, descending), result)
+
+
+def _end(given: Any, stored: dtypes.dtype, dtype: dtypes.dtype) -> Any:
+    """Return an end of a range of dtype `stored`, to compute with in `dtype`."""
+    if not isinstance(given, TensorProxy):
+        return as_stored(given, stored)
+    return ltorch.to(ltorch.to(constant(given), stored), dtype)
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) or (isinstance(value, TensorProxy) and not value.ndim)
+    return type(value) in (bool, int, float, complex) or (
+        isinstance(value, TensorProxy) and not value.ndim
+    )
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:

@@ -4,6 +4,9 @@ Thunder adds the size to negative indices, and flattens the indices of several d
 A kernel would then see another value for an index below -size, and an index that is out of range in
 its own dimension may be in range after flattening. Thunder takes bools in a list for the indices 0
 and 1, and refuses slices that begin or end before the first element, as `x[-512:]` of a short `x`.
+
+Indexed writes with arguments that Thunder does not know: `index_add` with `alpha`, `index_put` with
+masks.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 
@@ -123,3 +128,30 @@ def _check(index: Sequence[int], dim: int, size: int) -> None:
     for n in index:
         if not -size <= n < size:
             raise IndexError(f"index {n} is out of bounds for dimension {dim} with size {size}")
+
+
+def index_add(
+    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
+) -> TensorProxy:
+    """Take `alpha`, a factor of the source, and a tensor of no dimensions as one of one element."""
+    added = source if alpha == 1 else ltorch.mul(source, alpha)
+    if x.ndim:
+        return symbol(x, dim, index, added)
+    row = ltorch.index_add(ltorch.unsqueeze(x, 0), dim, index, ltorch.reshape(added, (-1,)))
+    found: TensorProxy = ltorch.squeeze(row, 0)
+    return ltorch.copy_(x, found) if symbol is ltorch.index_add_ else found
+
+
+def index_put(
+    symbol: Symbol, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> TensorProxy:
+    """Write where masks are true as `x[mask] = values` does, which takes them. A mask alone selects
+    no element twice: what is added there is written to zeros.
+    """
+    masks = [k for k in indices if isinstance(k, TensorProxy) and k.dtype == dtypes.bool8]
+    if not masks or (accumulate and len(indices) > 1):
+        return symbol(x, indices, values, accumulate)
+    into = ltorch.zeros_like(x) if accumulate else x
+    found: TensorProxy = clang.copy_with_setitem(into, tuple(indices), values)
+    found = ltorch.add(x, found) if accumulate else found
+    return ltorch.copy_(x, found) if symbol is ltorch.index_put_ else found

@@ -9,6 +9,7 @@ the rank of the normalised tensor, with size 1 in reduced dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import thunder.torch as ltorch
 import torch
@@ -129,3 +130,22 @@ def _affine(
 
 BATCH_NORM = Symbol("batch_norm_in_training", meta=_batch_norm, id="batch_norm_in_training")
 """Batch norm in training mode as one call, which includes the update of running statistics."""
+
+
+def native_batch_norm(
+    symbol: Symbol,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    *options: float,
+) -> Any:
+    """Raise NotImplementedError for running statistics, which Thunder's call updates unseen."""
+    if training and running_mean is not None:
+        raise NotImplementedError(
+            "native_batch_norm updates its running statistics, which a trace does not see: call "
+            "torch.nn.functional.batch_norm"
+        )
+    return symbol(input, weight, bias, running_mean, running_var, training, *options)

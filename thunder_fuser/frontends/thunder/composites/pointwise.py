@@ -23,11 +23,19 @@ from thunder_fuser.frontends.thunder.composites.arguments import (
 
 
 def _clamp_min(x: TensorProxy, min: Any) -> TensorProxy:
+    if _are_bools(x, min):
+        return ltorch.logical_or(x, min)
     return ltorch.clamp(x, min, None)
 
 
 def _clamp_max(x: TensorProxy, max: Any) -> TensorProxy:
+    if _are_bools(x, max):
+        return ltorch.logical_and(x, max)
     return ltorch.clamp(x, None, max)
+
+
+def _are_bools(*operands: Any) -> bool:
+    return all(isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype) for x in operands)
 
 
 def _frac(x: TensorProxy) -> TensorProxy:
@@ -135,7 +143,7 @@ TRUNC_DIVIDE = Symbol("trunc_divide", meta=clang.trunc_divide, id="trunc_divide"
 """The quotient rounded towards 0, as one call: its gradient is not that of its parts."""
 
 
-def _round(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
+def rounded_to(x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     if decimals == 0:
         return ltorch.round(x)
     floats(x)
@@ -161,7 +169,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "rad2deg": _scaled(180 / math.pi),
     "rsub": _rsub,
     "sgn": _sgn,
-    "round": _round,
+    "round": rounded_to,
     "rrelu": _rrelu,
     "nn.functional.rrelu": _rrelu,
 }

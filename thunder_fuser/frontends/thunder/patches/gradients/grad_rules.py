@@ -23,10 +23,11 @@ from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _original: Callable[..., tuple[Rule | None, Any]] = autodiff._get_gradfn_and_executor
 
-_MISSING: Mapping[PrimIDs | str, Rule] = {**complex_numbers.RULES, **indexing.RULES}
+_MISSING: Mapping[PrimIDs | str, Rule] = complex_numbers.RULES
 """Rules of operations that stay with torch, and that Thunder does not differentiate."""
 _WRONG: Mapping[PrimIDs | str, Rule] = {
     **activations.RULES,
+    **indexing.RULES,
     **pointwise.RULES,
     **setitem.RULES,
     **updates.RULES,

@@ -1,5 +1,5 @@
-"""Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks, and reads
-of tensors into Python.
+"""Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks, reads of
+tensors into Python, changes of a tensor's shape in place, and first calls of lazy modules.
 
 They failed somewhere inside of torch, those of `torch.func` with its transform still active for
 whatever the caller did next. Here each raises before it begins, with the reason and what to do
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from thunder.core import interpreter
 from torch._functorch import apis, eager_transforms, vmap
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils.hooks import BackwardHook
 
 from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, ask_first
@@ -28,6 +29,16 @@ _HOOK = "hooks of gradients belong to torch's autograd; register them on argumen
 _VALUES = (
     "values of tensors are known only as the program runs; compute with tensors (torch.where), or "
     "read them outside of the compiled function"
+)
+
+_LAZY = (
+    "a lazy module takes the sizes of its parameters from its first input; call the module once, "
+    "such as under torch.no_grad(), before the compiled one"
+)
+
+_SHAPE = (
+    "it gives a tensor another shape or memory in place; write the call that returns a view, such "
+    "as x = x.unsqueeze(0)"
 )
 
 _REASONS: Mapping[Any, str] = {
@@ -50,13 +61,22 @@ _REASONS: Mapping[Any, str] = {
         _GRADIENT,
     ),
     **dict.fromkeys((torch.equal, torch.allclose, torch.is_nonzero), _VALUES),
+    **dict.fromkeys((torch.Tensor.equal, torch.Tensor.allclose), _VALUES),
     BackwardHook: _HOOK,
+    LazyModuleMixin._infer_parameters: _LAZY,
 }
 _OF_TENSORS = {
     "backward": _GRADIENT,
     "register_hook": _HOOK,
     "register_post_accumulate_grad_hook": _HOOK,
     "retain_grad": _HOOK,
+    **dict.fromkeys(
+        (
+            *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
+            *("as_strided_", "resize_", "resize_as_", "set_"),
+        ),
+        _SHAPE,
+    ),
     **dict.fromkeys(("equal", "allclose", "is_nonzero", "numpy", "__array__"), _VALUES),
 }
 

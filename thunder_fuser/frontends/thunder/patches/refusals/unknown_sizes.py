@@ -60,13 +60,17 @@ def _refusal(name: str) -> UnknownNumbersError:
     )
 
 
+_OPERATORS: Mapping[str, str] = {"unique": "unique_dim"}
+"""Operators of functions that have another name."""
+
+
 @cache
 def _has_unknown_size(function: Any) -> bool:
     """True for such a function of torch, or method of its tensors, with any arguments."""
     name = getattr(function, "__name__", "")
-    homes = (torch, torch._C._VariableFunctions, torch.Tensor)
+    homes = (torch, torch._C._VariableFunctions, torch.Tensor, torch._C._linalg)
     is_torchs = any(getattr(home, name, None) == function for home in homes)
-    operator = getattr(getattr(torch.ops.aten, name, None), "default", None)
+    operator = getattr(getattr(torch.ops.aten, _OPERATORS.get(name, name), None), "default", None)
     return is_torchs and torch.Tag.dynamic_output_shape in getattr(operator, "tags", ())
 
 

@@ -35,7 +35,13 @@ def _drawn(name: str, draw: Function) -> Function:
     return function
 
 
+def _expected(name: str, is_right: bool, what: str) -> None:
+    if not is_right:
+        raise RuntimeError(f"{name} expects {what}")
+
+
 def _uniform(x: Any, from_: float = 0.0, to: float = 1.0) -> Any:
+    _expected("uniform_", from_ <= to, f"a range from low to high, not from {from_} to {to}")
     return torch.rand_like(x) * (to - from_) + from_
 
 
@@ -43,26 +49,39 @@ def _bernoulli(x: Any, p: Any = 0.5) -> Any:
     return torch.rand(x.shape, device=x.device) < p
 
 
+def _normal(x: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+    _expected("normal_", std >= 0, f"std >= 0, not {std}")
+    return torch.randn_like(x) * std + mean
+
+
+def _log_normal(x: Any, mean: float = 1.0, std: float = 2.0) -> Any:
+    _expected("log_normal_", std > 0, f"std > 0, not {std}")
+    return torch.exp(torch.randn_like(x) * std + mean)
+
+
 def _exponential(x: Any, lambd: float = 1.0) -> Any:
+    _expected("exponential_", lambd > 0, f"lambda > 0, not {lambd}")
     return (-torch.log1p(-torch.rand_like(x))).clamp(min=_LEAST) / lambd
 
 
 def _cauchy(x: Any, median: float = 0.0, sigma: float = 1.0) -> Any:
+    _expected("cauchy_", sigma > 0, f"sigma > 0, not {sigma}")
     return torch.tan(math.pi * (torch.rand_like(x) - 0.5)) * sigma + median
 
 
 def _geometric(x: Any, p: float) -> Any:
+    _expected("geometric_", 0 < p < 1, f"p between 0 and 1, not {p}")
     return torch.ceil(torch.log1p(-torch.rand_like(x)) / math.log1p(-p)).clamp(min=1)
 
 
 _DRAWN: Mapping[str, Function] = {
     "uniform_": _uniform,
-    "normal_": lambda x, mean=0.0, std=1.0: torch.randn_like(x) * std + mean,
+    "normal_": _normal,
     "bernoulli_": _bernoulli,
     "cauchy_": _cauchy,
     "exponential_": _exponential,
     "geometric_": _geometric,
-    "log_normal_": lambda x, mean=1.0, std=2.0: torch.exp(torch.randn_like(x) * std + mean),
+    "log_normal_": _log_normal,
 }
 
 

@@ -1,6 +1,7 @@
 """Calls of torch's functions: their arguments and results, and operands that autocast casts."""
 
 from thunder_fuser.frontends.thunder.patches.torch_calls import (
+    aten_operators,
     autocast,
     broadcasts,
     creation_options,
@@ -8,6 +9,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     named_tuples,
     numpy_numbers,
     out_arguments,
+    random_like,
     recorded_arguments,
     script_functions,
     torch_code,
@@ -16,16 +18,19 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
 )
 
 PATCHES = (
+    aten_operators,
     broadcasts,
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,
     numpy_numbers,
-    out_arguments,
+    random_like,
     recorded_arguments,
     script_functions,
     torch_keywords,
     unknown_calls,
+    # After unknown calls, whose `out` it writes.
+    out_arguments,
     creation_options,
     # After unknown calls, some of which it leaves out.
     torch_code,

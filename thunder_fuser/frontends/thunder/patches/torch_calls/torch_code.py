@@ -2,6 +2,8 @@
 
 Thunder has an operation for `interpolate`, which raises for the modes "area" and "bicubic", and
 with antialiasing; torch's function calls pools and operations that are fused or run in torch.
+`triplet_margin_with_distance_loss` calls the distance that it is given, which may be a module.
+`torch.batch_norm` is `nn.functional.batch_norm`, which updates the running statistics visibly.
 
 Left out are the ranges of `torch.profiler.record_function`, and branches on values of tensors:
 `nn.Transformer` looks whether a mask is causal where the caller does not say so, which is a hint,
@@ -31,6 +33,7 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 Function = Callable[..., Any]
 
 _SIGNATURE = inspect.signature(functional.interpolate)
+_TRIPLETS = functional.triplet_margin_with_distance_loss
 _MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
 _kl_function = interpreter.make_opaque(kl._dispatch_kl)
@@ -47,7 +50,23 @@ def _kl_divergence(p: Any, q: Any) -> Any:
     return function(p, q)
 
 
+def _batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *options: Any
+) -> Any:
+    options = options[:-1]  # without `cudnn_enabled`
+    return functional.batch_norm(input, running_mean, running_var, weight, bias, *options)
+
+
+def _instance_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *options: Any
+) -> Any:
+    options = options[:-1]  # without `cudnn_enabled`
+    return functional.instance_norm(input, running_mean, running_var, weight, bias, *options)
+
+
 _INTERPRETED: Mapping[Function, Function] = {
+    torch.batch_norm: _batch_norm,
+    torch.instance_norm: _instance_norm,
     transformer._detect_is_causal_mask: _is_said_to_be_causal,
     kl.kl_divergence: _kl_divergence,
 }
@@ -60,7 +79,7 @@ _REPLACED: Mapping[Function, Function] = {
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
-    if fn is functional.interpolate and _is_unknown(*args, **kwargs):
+    if fn is _TRIPLETS or (fn is functional.interpolate and _is_unknown(*args, **kwargs)):
         return None
     if fn in _INTERPRETED:
         return partial(interpreter._interpret_call, _INTERPRETED[fn])
@@ -79,4 +98,4 @@ def _is_unknown(*args: Any, **kwargs: Any) -> bool:
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside, of=(*_INTERPRETED, *_REPLACED, functional.interpolate))
+    ask_first(_lookaside, of=(*_INTERPRETED, *_REPLACED, functional.interpolate, _TRIPLETS))
