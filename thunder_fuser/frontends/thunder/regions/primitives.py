@@ -27,7 +27,8 @@ from thunder_fuser.frontends.thunder.claims.table import flatten, role
 from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate, TraceInfo, tensors
 from thunder_fuser.frontends.thunder.remembered import relabelled
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
-from thunder_fuser.frontends.thunder.trace.origin import LIKE, Recorded, is_backward
+from thunder_fuser.frontends.thunder.trace.call_facts import LIKE
+from thunder_fuser.frontends.thunder.trace.origin import Recorded, is_backward
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.segment.regions.joint_graph import Role
 

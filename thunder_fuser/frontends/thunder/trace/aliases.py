@@ -22,7 +22,8 @@ from thunder_fuser.frontends.thunder.claims.targets import (
     is_method,
     targets,
 )
-from thunder_fuser.frontends.thunder.trace.origin import Recorded, gives_view, results
+from thunder_fuser.frontends.thunder.trace.call_facts import gives_view
+from thunder_fuser.frontends.thunder.trace.origin import Recorded, results
 from thunder_fuser.segment.regions.joint_graph import Role
 
 WRITES = frozenset(

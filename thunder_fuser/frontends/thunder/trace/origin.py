@@ -12,18 +12,27 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import thunder.torch as thunder_torch
 from thunder.core.compile_data import _compile_data
-from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import InFormatOf, LiesAs
-from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import movement, norms, pointwise, pools
+from thunder_fuser.frontends.thunder.composites import movement, norms
 from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
+from thunder_fuser.frontends.thunder.trace.call_facts import (
+    IN_ANOTHER_ORDER,
+    IN_FORMAT,
+    ROW_MAJOR,
+    ROW_MAJOR_UNLESS_CHANNELS,
+    gives_new_memory,
+    keeps_format_on_cpus,
+    raises_number,
+    rounds_each_step,
+    saved_by_torch,
+)
 from thunder_fuser.ir.fusion import Origin
 
 _COPY = "bw_"
@@ -85,7 +94,7 @@ class Recorded:
             self._note_new_names(traces[0], traces[-1])
         # Also if no value was renamed: gradients may be of nothing but arguments.
         if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
-            saved = _saved_by_torch(traces[0])
+            saved = saved_by_torch(traces[0])
             pairs = zip(results(traces[0]), results(traces[-1]), strict=False)
             self.saved_results = frozenset(new.name for old, new in pairs if old.name in saved)
 
@@ -107,21 +116,21 @@ class Recorded:
     def _note_call(self, bsym: BoundSymbol) -> None:
         number = len(self._calls)
         self._calls.update(dict.fromkeys(_given(bsym), number))
-        if _rounds_each_step(bsym):
+        if rounds_each_step(bsym):
             self._in_steps.add(number)
         results = [p.name for p in bsym.flat_proxy_outs]
         if bsym.sym is norms.BATCH_NORM:
             results = results[:1]
         self._new.update(results if gives_new_memory(bsym) else ())
-        if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
+        if bsym.sym.id in ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
             (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
-        elif bsym.sym.id in _ROW_MAJOR or _raises_number(bsym):
+        elif bsym.sym.id in ROW_MAJOR or raises_number(bsym):
             self._row_major.update(results)
         read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
-        if bsym.sym.id in _IN_ANOTHER_ORDER or bsym.kwargs.get("rounding_mode") is not None:
+        if bsym.sym.id in IN_ANOTHER_ORDER or bsym.kwargs.get("rounding_mode") is not None:
             self._leaders.update(dict.fromkeys(results, LiesAs(read)))
-        elif read and (bsym.sym.id in _IN_FORMAT or _keeps_format_on_cpus(bsym)):
+        elif read and (bsym.sym.id in IN_FORMAT or keeps_format_on_cpus(bsym)):
             self._leaders.update(dict.fromkeys(results, InFormatOf(read[0])))
         elif bsym.sym is movement.SLICE_SCATTER:
             self._leaders.update(dict.fromkeys(results, LiesAs(read[:1])))
@@ -248,136 +257,6 @@ def _leaves(symbols: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
 def is_backward(bsym: BoundSymbol) -> bool:
     """True for a symbol of the backward, by Thunder's tag."""
     return BoundSymbolTag.BACKWARD in bsym.tags
-
-
-_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_returning_views", ()))
-_MAY_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_that_may_return_views", ()))
-_MAY_GIVE_ARGUMENT = frozenset({"torch.Tensor.type", "torch.Tensor.type_as", "torch.conj"})
-"""Further calls that return their argument itself if it needs no conversion."""
-
-
-def gives_view(bsym: BoundSymbol) -> bool:
-    """True if the torch call returns views of its first argument, by Thunder's own list.
-
-    Indexing by a tensor copies, unlike indexing by numbers and slices; but a 0-dim tensor counts as
-    a number there.
-    """
-    if bsym.sym.id == "torch.Tensor.__getitem__":
-        indices = bsym.flat_proxy_args[1:]
-        return not any(isinstance(p, TensorProxy) and p.ndim for p in indices)
-    return bsym.sym in _GIVE_VIEWS
-
-
-def gives_new_memory(bsym: BoundSymbol) -> bool:
-    """True if the torch call returns new memory, whatever its decomposition does."""
-    return (
-        bool(bsym.subsymbols)
-        and not gives_view(bsym)
-        and bsym.sym not in _MAY_GIVE_VIEWS
-        and bsym.sym.id not in _MAY_GIVE_ARGUMENT
-        and OpTags.IN_PLACE not in (bsym.sym.tags or ())
-    )
-
-
-_ROW_MAJOR = frozenset(
-    f"torch.{name}"
-    for name in (
-        *("softmax", "log_softmax", "nn.functional.softmin", "nn.functional.logsigmoid"),
-        *("layer_norm", "masked_fill", "tril", "triu"),
-        *("nn.functional.cross_entropy", "nn.functional.nll_loss"),
-        *("Tensor.repeat", "tile", "repeat_interleave"),
-    )
-)
-_ROW_MAJOR_UNLESS_CHANNELS = frozenset(
-    f"torch.{name}"
-    for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
-) | {
-    norms.BATCH_NORM.id,
-    *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
-}
-"""Calls that keep channels last, which only 4- and 5-dimensional tensors have; else row-major."""
-
-
-def _raises_number(bsym: BoundSymbol) -> bool:
-    """True for `torch.pow` of a number and a tensor, whose result torch allocates row-major."""
-    return bsym.sym.id == "torch.pow" and not isinstance(bsym.args[0], TensorProxy)
-
-
-def _rounds_each_step(bsym: BoundSymbol) -> bool:
-    """True for quotients rounded to integers whose kernel computes step by step in the dtype of
-    16-bit floats: those by a tensor. By a number, or one element of a CPU, it computes in fp32.
-    """
-    if bsym.sym.id not in _QUOTIENTS or len(bsym.args) < 2:
-        return False
-    divisor = bsym.args[1]
-    if not isinstance(divisor, TensorProxy):
-        return False
-    return divisor.device.type != "cpu" or not is_static(divisor.shape) or divisor.numel != 1
-
-
-_QUOTIENTS = ("torch.div", "torch.floor_divide", pointwise.TRUNC_DIVIDE.id)
-_IN_ANOTHER_ORDER = frozenset(
-    f"torch.{name}"
-    for name in (
-        *("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp"),
-        *("rand_like", "randn_like"),
-    )
-) | {pointwise.TRUNC_DIVIDE.id}
-"""Calls that lie as a pointwise result of their operands, whose decomposition in Thunder does not
-start from the first operand itself."""
-
-_IN_FORMAT = frozenset({"torch.nn.functional.interpolate", movement.ADAPTIVE_AVERAGE.id})
-"""Calls whose result has other sizes than their operand, whose memory format it has."""
-
-_IN_FORMAT_ON_CPUS = (
-    movement.PIXEL_SHUFFLE,
-    movement.PIXEL_UNSHUFFLE,
-    movement.CHANNEL_SHUFFLE,
-)
-"""Such calls on a CPU; on a GPU torch reshapes."""
-
-
-def _keeps_format_on_cpus(bsym: BoundSymbol) -> bool:
-    outs = bsym.flat_proxy_outs
-    return bsym.sym in _IN_FORMAT_ON_CPUS and outs[0].device.type == "cpu"
-
-
-LIKE = frozenset(
-    f"torch.{name}"
-    for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
-)
-"""Calls that fill, or may fill, a tensor with one number in the layout of their operand."""
-
-
-_SAVES_NOTHING = frozenset(
-    f"torch.{name}"
-    for name in (
-        *("add", "sub", "neg", "to", "Tensor.to", "Tensor.type", "Tensor.type_as", "Tensor.float"),
-        *("sum", "mean", "cat", "stack", "nn.functional.pad", "clone", "Tensor.contiguous"),
-        *("zeros_like", "ones_like", "full_like", "Tensor.repeat", "detach"),
-    )
-)
-"""Calls whose gradients read neither operands nor results."""
-_SAVES_TENSORS_FOR_EACH_OTHER = frozenset(f"torch.{name}" for name in ("mul", "true_divide", "div"))
-"""Calls that save nothing if one operand is a number."""
-
-
-def _saved_by_torch(trace: TraceCtx) -> set[str]:
-    """Return names of values that autograd would save in eager code: operands and results of calls
-    whose gradients may read them, and the bases of saved views.
-    """
-    saved: set[str] = set()
-    for bsym in reversed(trace.bound_symbols[:-1]):
-        tensors = [p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
-        given = [p.name for p in bsym.flat_proxy_outs]
-        each_other = bsym.sym.id in _SAVES_TENSORS_FOR_EACH_OTHER
-        if gives_view(bsym):
-            saved.update(tensors[:1] if not saved.isdisjoint(given) else ())
-        elif each_other:
-            saved.update(tensors if len(tensors) > 1 else ())
-        elif bsym.subsymbols and bsym.sym.id not in _SAVES_NOTHING:
-            saved.update((*tensors, *given))
-    return saved
 
 
 def _names_memory(bsym: BoundSymbol) -> bool:

@@ -21,7 +21,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.origin import gives_new_memory
+from thunder_fuser.frontends.thunder.trace.call_facts import gives_new_memory
 from thunder_fuser.segment.regions.joint_graph import Role
 
 _SHOW_THEIR_SOURCE = frozenset({Role.VIEW, Role.RENAME})

@@ -26,7 +26,7 @@ from thunder.core.proxies import TensorProxy, TorchAutogradFunctionCtxProxy
 from thunder.core.trace import get_tracectx
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.trace.origin import gives_new_memory
+from thunder_fuser.frontends.thunder.trace.call_facts import gives_new_memory
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _APPLY: Callable[..., Any] = torch.autograd.Function.apply.__func__

@@ -24,8 +24,6 @@ Function = Callable[..., Any]
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if not isinstance(fn, OpOverload | OpOverloadPacket):
-        return original(fn, *args, **kwargs)
     packet = fn.overloadpacket if isinstance(fn, OpOverload) else fn
     if not packet._qualified_op_name.startswith("aten::"):
         return original(fn, *args, **kwargs)
@@ -76,4 +74,4 @@ def _call_opaquely(function: Function, name: str, *args: Any, **kwargs: Any) -> 
 
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`."""
-    ask_first(_lookaside)
+    ask_first(_lookaside, kinds=(OpOverload, OpOverloadPacket))
