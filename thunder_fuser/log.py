@@ -88,7 +88,7 @@ def _modules() -> tuple[str, ...]:
     )
 
 
-class _Stderr(logging.StreamHandler[TextIO]):
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # no subscript in Python 3.10
     """Handler for the current `sys.stderr`, which notebooks and test runners replace and close."""
 
     @property
