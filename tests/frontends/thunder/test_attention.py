@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from thunder.core.transforms import grad
 from thunder.extend import OperatorExecutor
 from thunder.torch import scaled_dot_product_attention
 from torch.nn import functional
@@ -229,6 +230,13 @@ def test_executors_in_front_keep_what_they_claim() -> None:
     with torch.no_grad():
         compiled(*operands(torch.float32))
     assert calls(compiled) == ["fuser0", "sdp_of_others", "fuser1"]
+
+
+def test_thunders_functional_gradients() -> None:
+    """They find the operands by the names of the symbol's parameters."""
+    program, given = attended(is_causal=True), operands(torch.float64)
+    found = grad(jit(program))(*given)
+    torch.testing.assert_close(found, torch.autograd.grad(program(*given).sum(), given))
 
 
 def test_what_is_taken_apart() -> None:

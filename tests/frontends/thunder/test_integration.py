@@ -159,6 +159,27 @@ def test_another_fuser_may_change_our_fusions() -> None:
     assert len(fusions(compiled)) == len(fusions(ours))
 
 
+def test_fusions_are_made_again_behind_another_fuser() -> None:
+    """The torch.compile executor, one of Thunder's defaults, has each fusion of a trace made again,
+    of its subsymbols; autograd's zeros for results that are not used are among those.
+    """
+    x = torch.arange(10.0).reshape(5, 2).requires_grad_()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.split(x * 2, 2)[0]
+
+    compiled = thunder.jit(
+        program, executors=[thunder_fuser.executor, *thunder.get_default_executors()]
+    )
+    found, expected = (torch.autograd.grad(f(x), x, x[:2].detach()) for f in (compiled, program))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    symbols = thunder.last_backward_traces(compiled)[-1].bound_symbols
+    (fusion,) = [s for s in symbols if s.sym.is_fusion]
+    made = {out.name for part in fusion.subsymbols for out in part.flat_proxy_outs}
+    read = {arg.name for part in fusion.subsymbols for arg in part.flat_proxy_args}
+    assert read <= made | {arg.name for arg in fusion.flat_proxy_args}
+
+
 def test_two_fusers_in_one_list() -> None:
     second = Fuser("second", prefix="second")
     try:

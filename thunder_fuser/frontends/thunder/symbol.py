@@ -7,6 +7,7 @@ digits, and a `meta`, because the trace checker calls symbols again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from thunder.core.proxies import Proxy
@@ -45,7 +46,16 @@ def bind_fusion(
         executor=executor,
         _bind_postprocess=give_context,
     )
-    return symbol.bind(*inputs, output=list(outputs), subsymbols=tuple(prims))
+    return symbol.bind(*inputs, output=list(outputs), subsymbols=tuple(map(_kept, prims)))
+
+
+def _kept(prim: BoundSymbol) -> BoundSymbol:
+    """Return a prim that Thunder's passes keep: they drop symbols that have no parts and are not
+    prims, such as the `torch.zeros` that its autograd inserts for results that are not used.
+    """
+    if prim.subsymbols or prim.sym.is_prim:
+        return prim
+    return prim.from_bsym(sym=replace(prim.sym, is_prim=True))
 
 
 def call_of(bsym: BoundSymbol) -> FusionCall | None:

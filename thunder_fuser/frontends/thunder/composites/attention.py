@@ -27,17 +27,19 @@ def _attention(
     key: TensorProxy,
     value: TensorProxy,
     attn_mask: TensorProxy | None = None,
-    *options: Any,
-    **named: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
 ) -> TensorProxy:
     """Thunder's decomposition, in the dtype of a wider mask: torch takes fp32 masks for operands of
-    16 bits.
+    16 bits. `thunder.grad` finds operands by the names of these parameters.
     """
     dtype = query.dtype
     if attn_mask is not None and dtypes.is_float_dtype(attn_mask.dtype):
         dtype = max(dtype, attn_mask.dtype, key=lambda kind: kind.bytes)
     wide = [maybe_convert_to_dtype(x, dtype) for x in (query, key, value)]
-    found = _thunders.meta(*wide, attn_mask, *options, **named)
+    found = _thunders.meta(*wide, attn_mask, dropout_p, is_causal, scale=scale)
     return maybe_convert_to_dtype(found, query.dtype)
 
 
