@@ -349,7 +349,10 @@ def _view(m: Maker, x: Ref) -> None:
     if not transforms and all(n > 1 for n in m.dims(x)[k]):
         transforms.append(["resize", k, -1, m.rng.choice((0, 1))])
     if transforms:
-        m.do("view", x, "view", transforms, 0)
+        m.do("view", x, _NAMES[str(transforms[0][0])], transforms, 0)
+
+
+_NAMES = {"merge": "reshape", "split": "reshape", "reorder": "permute", "resize": "pad"}
 
 
 # ---- folds
