@@ -221,7 +221,7 @@ def test_sizes_may_be_whole_floats() -> None:
         (
             lambda fd, x: fd.ops.full([2], float("nan"), Int),
             FuserValueError,
-            "nan cannot be a Data",
+            "full: DataType.Int does not hold nan",
         ),
     ],
 )

@@ -8,11 +8,12 @@ by each call of the compiled function. For functions compiled with this executor
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import MemberDescriptorType, WrapperDescriptorType
+from types import CodeType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import thunder
@@ -105,9 +106,13 @@ def _remember(home: WrappedValue, name: str) -> None:
             _tracing.bound[key] = _Binding.of(home, name)
 
 
-def _store_cell(original: Callable[..., Any], inst: Any, /, frame: Any, **state: Any) -> Any:
-    _remember(frame.localsplus[inst.arg], _CONTENTS)
-    return original(inst, frame=frame, **state)
+def _store_cell(
+    original: Callable[..., Any], inst: Any, /, frame: Any, co: CodeType, **state: Any
+) -> Any:
+    # Python 3.10 counts cells apart from locals.
+    first = 0 if sys.version_info >= (3, 11) else co.co_nlocals
+    _remember(frame.localsplus[first + inst.arg], _CONTENTS)
+    return original(inst, frame=frame, co=co, **state)
 
 
 def _store_global(original: Callable[..., Any], inst: Any, /, frame: Any, **state: Any) -> Any:

@@ -4,10 +4,12 @@ from thunder_fuser.frontends.thunder.patches.gradients import (
     autograd_functions,
     grad_rules,
     nll_gradients,
+    rematerialization,
 )
 
 PATCHES = (
     autograd_functions,
     grad_rules,
     nll_gradients,
+    rematerialization,
 )
