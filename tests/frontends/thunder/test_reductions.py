@@ -298,8 +298,9 @@ def test_complex_numbers() -> None:
     x = torch.randn(3, 70, dtype=torch.complex64)
     compiled = check(lambda x: (x.sum(1), x.mean(0)), x)
     assert refusals(compiled) == {}
+    # A variance is that of two views of the real numbers, which are torch's.
     compiled = check(lambda x: x.var(1), x)
-    assert [r.code for r in refusals(compiled)] == ["dtype"]
+    assert [r.code for r in refusals(compiled)] == ["view", "view"]
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 0), (0, 3), (1, 1, 1)], ids=str)
