@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import thunder
 import torch
 from torch import Tensor
 
@@ -101,3 +102,18 @@ def test_sizes_are_those_of_each_call() -> None:
     for size in (3, 4, 7, 3):
         x = torch.randn(2, size)
         assert torch.equal(compiled(x), program(x))
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_arguments_are_not_known(needs_gradient: bool) -> None:
+    """Also in traces that are made of others, which begin with the unpacking of arguments."""
+
+    def program(x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+        return x[k], x[k] * 2, (x * 2)[:, k]
+
+    x = torch.randn(3, 4, requires_grad=needs_gradient)
+    compiled = jit(program)
+    for number in (1, 2):
+        k = torch.tensor(number)
+        torch.testing.assert_close(compiled(x, k), program(x, k))
+    assert thunder.cache_misses(compiled) == 1

@@ -48,6 +48,7 @@ _SIZED: Mapping[str, int] = {
 """Symbols whose arguments, from this position, are sizes or places."""
 
 _IN_NEW_MEMORY = (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN, Role.CREATE)
+_UNPACKING = frozenset(prim for prim in PrimIDs if prim.name.startswith("UNPACK"))
 _CREATING = ("full", "zeros", "ones", "empty", "new_full", "new_zeros", "new_ones", "new_empty")
 
 
@@ -91,8 +92,12 @@ def _history(name: str, makers: Mapping[str, BoundSymbol]) -> set[str] | None:
 
 
 def _is_function(symbol: BoundSymbol) -> bool:
-    """True if a symbol computes small tensors of its operands alone."""
+    """True if a symbol computes small tensors of its operands alone; what unpacks an argument
+    computes nothing.
+    """
     effects = (OpTags.RANDOM_OP, OpTags.IN_PLACE, OpTags.DONT_DCE)
+    if symbol.sym.id in _UNPACKING:
+        return False
     return all(
         isinstance(out, TensorProxy) and prod(out.shape) <= _LARGEST
         for out in symbol.flat_proxy_outs
