@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.mutation_guard import GenerationTracker
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, kl_divergence
 
 from tests.frontends.thunder.programs import Program, jit
@@ -101,3 +102,25 @@ def test_distributions_of_other_sizes_raise(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     with pytest.raises(ValueError, match="not broadcastable"):
         jit(lambda x, y: Normal(x, 1.0).log_prob(y))(torch.ones(4), torch.ones(3))
+
+
+def test_modules_made_behind_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tracer replaces `nn.Module.__init__`; the table of modules is not traced."""
+    made = nn.Module.__init__
+
+    def noting(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        GenerationTracker.tag(self)
+
+    monkeypatch.setattr(nn.Module, "__init__", noting)
+    kept = [nn.Identity() for _ in range(3)]
+    before = len(GenerationTracker.generation_values.values)
+
+    def run(x: Tensor) -> Tensor:
+        distance: Tensor = nn.PairwiseDistance()(x, x * 2)
+        return distance
+
+    x = torch.randn(3, 4)
+    found = jit(run)(x)
+    assert len(GenerationTracker.generation_values.values) == before >= len(kept)
+    torch.testing.assert_close(found, run(x))

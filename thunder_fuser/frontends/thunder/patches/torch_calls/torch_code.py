@@ -8,7 +8,9 @@ with antialiasing; torch's function calls pools and operations that are fused or
 Left out are the ranges of `torch.profiler.record_function`, and branches on values of tensors:
 `nn.Transformer` looks whether a mask is causal where the caller does not say so, which is a hint,
 and the mask does the same without; `torch.distributions` raises for parameters and samples that are
-not valid. The table in which `kl_divergence` remembers functions is not changed.
+not valid. The table in which `kl_divergence` remembers functions is not changed, nor is the one in
+which `nn.Module.__init__` notes each new module once `torch.compile` has run: it changes by itself
+when a module goes, also while it is traced.
 
 For functions compiled with this executor.
 """
@@ -23,6 +25,7 @@ from typing import Any
 import torch
 from thunder.core import interpreter
 from thunder.core.interpreter import unwrap, wrap_const
+from torch._dynamo.mutation_guard import GenerationTracker
 from torch.autograd.profiler import record_function
 from torch.distributions import kl
 from torch.nn import functional
@@ -71,6 +74,7 @@ _INTERPRETED: Mapping[Function, Function] = {
     kl.kl_divergence: _kl_divergence,
 }
 _REPLACED: Mapping[Function, Function] = {
+    GenerationTracker.tag.__func__: lambda kind, module: wrap_const(None),
     torch._is_all_true: lambda valid: wrap_const(True),
     record_function.__enter__: lambda held: held,
     record_function.__exit__: lambda *raised: wrap_const(None),
