@@ -278,8 +278,12 @@ class ViewBuilder(ValueBuilder):
         constant = fill.value if isinstance(fill, Scalar) and fill.is_constant else fill
         if dtype.is_integral and isinstance(constant, int | float):
             most = torch.iinfo(dtype.torch).max
-            if not -most - (not dtype.is_unsigned) <= constant <= most:
-                raise FuserValueError(f"full: {dtype!r} does not hold {constant}")
+            least = -most - (not dtype.is_unsigned)
+            if not least <= constant <= most:
+                raise FuserValueError(
+                    f"full: {dtype!r} does not hold {constant}: expected {least} to {most}; choose "
+                    "a wider dtype, or a floating-point one"
+                )
         value = self._number("full", fill, dtype)
         ids = [iteration(size) for size in self._sizes("full", shape)]
         out = TensorView(self._id(), dtype, tensor_domain(ids))
