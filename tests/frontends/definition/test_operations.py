@@ -338,3 +338,36 @@ def test_a_view_does_not_read_beyond_its_dimensions(
         fd.add_output(fd.ops.view(x, "reshape", [("new_broadcast", 2), ("merge", 0)]))
     given = torch.randn(4, 6)
     assert torch.equal(fd.execute([given])[0], given.reshape(24, 1))
+
+
+@pytest.mark.parametrize("sizes", [[6], [-1]], ids=["known", "open"])
+def test_a_view_adds_no_elements_without_a_value(sizes: list[int]) -> None:
+    given = torch.arange(6.0)
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=sizes, contiguity=[True], dtype=FLOAT)
+        for steps in (
+            [("resize", 0, 2, 3)],
+            [("resize", 0, -2, 3)],
+            [("resize", 0, 1, 0)],
+            [("resize", 0, 0, 2), ("split", 0, 2, 4)],
+            [("resize", 0, 0, 2), ("split", 0, 2, 4), ("resize", 1, 0, -1)],
+        ):
+            if sizes[0] > 0 or len(steps) == 1:
+                with pytest.raises(FuserValueError, match="adds elements to dimension 0"):
+                    fd.ops.view(x, "slice", steps)
+        fd.add_output(fd.ops.view(x, "slice", [("resize", 0, -2, -1)]))
+        fd.add_output(fd.ops.view(x, "pad", [("resize", 0, 1, 2)]))
+        fd.add_output(fd.ops.view(x, "pad", [("resize", 0, -1, 2)], value=fd.define_scalar(7.0)))
+    cut, padded, filled = fd.execute([given])
+    assert torch.equal(cut, given[2:5])
+    assert torch.equal(padded, torch.nn.functional.pad(given, (1, 2)))
+    assert torch.equal(filled, torch.nn.functional.pad(given, (-1, 2), value=7.0))
+
+
+def test_a_slice_that_rounds_up_to_its_stride_is_a_view() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[6], contiguity=[True], dtype=FLOAT)
+        rounded = [("resize", 0, -1, 1), ("split", 0, 2, 3), ("resize", 1, 0, -2), ("squeeze", 1)]
+        fd.add_output(fd.ops.view(x, "slice", rounded))
+    given = torch.arange(6.0)
+    assert torch.equal(fd.execute([given])[0], given[1::3])

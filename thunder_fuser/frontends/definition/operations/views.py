@@ -26,13 +26,15 @@ from thunder_fuser.ir.domain import (
     Merge,
     NewBroadcast,
     Reorder,
+    Resize,
     Split,
     Transform,
     constant_if_known,
     replay,
 )
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
+from thunder_fuser.ir.symbolic import is_at_most
 from thunder_fuser.ir.verify.moves import VIEW_STEPS
 
 
@@ -198,20 +200,26 @@ def view(
     arg: TensorView,
     op: str,
     transforms: Sequence[tuple[Any, ...]],
-    value: Val | None = None,
+    value: Val | Number | None = None,
     stride_order: Sequence[int] = (),
 ) -> TensorView:
     """`arg` under any domain transforms, such as [("merge", 0), ("split", 0, 4, 8)].
 
     `op` is the printed name of the operation, `value` the fill of padded elements, converted to the
-    dtype of `arg`. Joined chains of views print as this operation.
+    dtype of `arg`; of a pad, 0 by default. Joined chains of views print as this operation.
+    FuserValueError for transforms that do not fit the dimensions of `arg`, and for a resize that
+    adds elements that no `value` fills.
     """
     program = transform_program("transforms", transforms)
     if op not in VIEW_STEPS:
         raise FuserValueError(f"op: there is no view {op!r}; there are {', '.join(VIEW_STEPS)}")
     _check_program(tensor("arg", arg), program)
+    if op == "pad" and value is None:
+        value = 0
+    if value is None:
+        _check_reads(arg, program)
     order = integers("stride_order", stride_order)
-    if value is not None and getattr(value, "dtype", None) is not tensor("arg", arg).dtype:
+    if value is not None and getattr(value, "dtype", None) is not arg.dtype:
         value = b.cast(value, arg.dtype)
     return b.view(op, arg, program, fill=value, allocation=allocation_order(order) or None)
 
@@ -238,6 +246,25 @@ def _check_program(x: TensorView, program: Sequence[Transform]) -> None:
                     f"{dims[step.axis].size}; where sizes are open, use fd.ops.reshape"
                 )
         dims = replay(dims, (step,))
+
+
+def _check_reads(x: TensorView, program: Sequence[Transform]) -> None:
+    """FuserValueError for a resize that adds elements, which lie outside of the memory of `x`: but
+    for those that round a dimension up to a multiple of a stride, and are dropped behind its split.
+    """
+    for k, step in enumerate(program):
+        if not isinstance(step, Resize):
+            continue
+        match program[k + 1 : k + 3]:
+            case [Split(axis), Resize(inner, _, right)] if axis == step.axis == inner - 1:
+                dropped = -right
+            case _:
+                dropped = 0
+        if not (is_at_most(step.left, 0) and is_at_most(step.right, dropped)):
+            raise FuserValueError(
+                f"view of {x}: {step} adds elements to dimension {step.axis}; give their value, "
+                "or use fd.ops.pad"
+            )
 
 
 def _number(what: str, value: Any) -> Any:
