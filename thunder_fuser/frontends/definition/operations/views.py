@@ -32,7 +32,7 @@ from thunder_fuser.ir.domain import (
     constant_if_known,
     replay,
 )
-from thunder_fuser.ir.dtypes import DataType, Number
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
 from thunder_fuser.ir.symbolic import is_at_most
 from thunder_fuser.ir.verify.moves import VIEW_STEPS
@@ -200,7 +200,7 @@ def view(
     arg: TensorView,
     op: str,
     transforms: Sequence[tuple[Any, ...]],
-    value: Val | Number | None = None,
+    value: Val | None = None,
     stride_order: Sequence[int] = (),
 ) -> TensorView:
     """`arg` under any domain transforms, such as [("merge", 0), ("split", 0, 4, 8)].
@@ -214,14 +214,14 @@ def view(
     if op not in VIEW_STEPS:
         raise FuserValueError(f"op: there is no view {op!r}; there are {', '.join(VIEW_STEPS)}")
     _check_program(tensor("arg", arg), program)
-    if op == "pad" and value is None:
-        value = 0
+    order = allocation_order(integers("stride_order", stride_order)) or None
+    if value is None and op == "pad":
+        value = b.cast(0, arg.dtype)
     if value is None:
         _check_reads(arg, program)
-    order = integers("stride_order", stride_order)
-    if value is not None and getattr(value, "dtype", None) is not arg.dtype:
+    elif getattr(_number("value", value), "dtype", None) is not arg.dtype:
         value = b.cast(value, arg.dtype)
-    return b.view(op, arg, program, fill=value, allocation=allocation_order(order) or None)
+    return b.view(op, arg, program, fill=value, allocation=order)
 
 
 def _check_program(x: TensorView, program: Sequence[Transform]) -> None:

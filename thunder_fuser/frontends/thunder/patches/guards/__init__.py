@@ -5,6 +5,7 @@ from thunder_fuser.frontends.thunder.patches.guards import (
     attribute_dictionaries,
     container_guards,
     signed_zeros,
+    tensor_identity,
     value_guards,
 )
 
@@ -13,5 +14,6 @@ PATCHES = (
     attribute_dictionaries,
     container_guards,
     signed_zeros,
+    tensor_identity,
     value_guards,
 )
