@@ -145,3 +145,39 @@ def test_planted_arrays_on_the_stack(name: str) -> None:
     found = stalls(assembly(f"void planted(float* x) {{{body}\n}}", "haswell"))
     assert len(found) == expected
     assert all("planted" in stall.function for stall in found)
+
+
+ODD_ROWS = [(name, dtype) for name in ("softmax", "layer_norm") for dtype in ("Float", "BFloat16")]
+
+
+def of_odd_rows(name: str, dtype: DataType, columns: int) -> str:
+    """Text of the kernel for rows whose last vector is not a whole one."""
+    with FusionDefinition() as fd:
+        given = fd.define_tensor([512, columns], [True, True], dtype)
+        x = fd.ops.cast(given, DataType.Float)
+        if name == "softmax":
+            e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+            y = fd.ops.div(e, fd.ops.sum(e, [1], True))
+        else:
+            variance, mean = fd.ops.var_mean(x, [1], 0, True)
+            y = fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5)))
+        fd.add_output(fd.ops.cast(y, dtype))
+    (found,) = generate_kernels(fd.plan(), HOST.device_info(torch.device("cpu"))).values()
+    return host_text([found.kernel])
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("columns", [257, 1001, 4097])
+@pytest.mark.parametrize(("name", "dtype"), ODD_ROWS)
+def test_rows_of_odd_sizes_are_loaded_in_vectors(
+    name: str, dtype: str, columns: int, cpu: str
+) -> None:
+    """g++ put addresses of single elements in the lanes of a vector, with the tests of the last
+    vector in each: rows took four times as long as those of one column less.
+    """
+    if find_compiler().family != "gcc":
+        pytest.skip("clang was not read")
+    found = assembly(of_odd_rows(name, DataType[dtype], columns), cpu)
+    # Lanes of an address, and the program of a completely unrolled row.
+    assert "vpextrd" not in found and "vpextrq" not in found
+    assert len(found.splitlines()) < 3000

@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 8192 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 128 partials, 1,048,576 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_5c7f7a04(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_b62d7fa6(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -87,7 +87,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       TF_UNROLL
-      for (int v = 0; v < 4; ++v) meeting0[(k * 512 + t) * 4 + v] = s0[k][v];
+      for (int v = 0; v < 4; ++v) (meeting0 + ((k * 512 + t) * 4))[v] = s0[k][v];
     }
     tf::cluster_arrive();
     tf::cluster_wait(4);

@@ -1,5 +1,5 @@
 // scan: 300 rows x 1001 columns, vector 8, 128 threads a row, 2 rows a block, 1 tile (T3: cumsum)
-extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_4e52b0e1(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_2cee8faa(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
   TF_SHARED(smem);
   const int t = threadIdx.x % 128u;
   const int g = threadIdx.x / 128u;
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_4e52b0e
   bf16 x0[8];
   tf::clear(x0);
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) if (8 * u + v <= 1000) x0[v] = T0[1001 * r + 8 * u + v];
+  for (int v = 0; v < 8; ++v) if (8 * u + v <= 1000) x0[v] = (T0 + (1001 * r + 8 * u))[v];
   TF_VEC
   for (int v = 0; v < 8; ++v) {
     const float t1 = tf::cast<float>(x0[v]);
@@ -35,6 +35,6 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_4e52b0e
   }
   if (at == u) {
     TF_UNROLL
-    for (int v = 0; v < 8; ++v) if (8 * u + v <= 1000) T5[1001 * r + 8 * u + v] = y0[v];
+    for (int v = 0; v < 8; ++v) if (8 * u + v <= 1000) (T5 + (1001 * r + 8 * u))[v] = y0[v];
   }
 }

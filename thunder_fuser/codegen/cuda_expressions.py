@@ -144,6 +144,11 @@ class CudaExpressions:
         return f"({text})" if isinstance(index, ir.Select) else text
 
     def _element(self, e: ir.Element) -> str:
+        first = _of_first_lane(e.index)
+        if first is not None:
+            # One address for all lanes: a C++ compiler that has sums of ints wrap takes their
+            # elements for scattered ones, and ptxas computes fewer addresses.
+            return f"({self.text(e.base)} + ({self._index_text(first)}))[{ir.LANE.name}]"
         return f"{self._factor(e.base, 4)}[{self._index_text(e.index)}]"
 
     def _address(self, e: ir.Address) -> str:
@@ -332,6 +337,17 @@ class CudaExpressions:
         ir.ReducePartials: _reduce_partials,
         ir.MappedRank: _mapped_rank,
     }
+
+
+def _of_first_lane(index: ir.Expr) -> ir.Expr | None:
+    """Return the index of lane 0 for one that counts lanes, as `8 * u + v + 3`; else None."""
+    match index:
+        case ir.Binary("+", rest, lane) if lane == ir.LANE:
+            return rest
+        case ir.Binary("+" | "-" as op, left, right):
+            first = _of_first_lane(left)
+            return None if first is None else ir.Binary(op, first, right)
+    return None
 
 
 def shape_of_parts(e: ir.ReducePartials) -> str:

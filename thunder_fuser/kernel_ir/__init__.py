@@ -20,6 +20,7 @@ The listing of y = x * x, 1,000 elements in vectors of 4:
         store 4 at T1 + 4 * u: y0
 """
 
+from thunder_fuser.kernel_ir.expressions import LANE as LANE
 from thunder_fuser.kernel_ir.expressions import Address as Address
 from thunder_fuser.kernel_ir.expressions import And as And
 from thunder_fuser.kernel_ir.expressions import Apply as Apply

@@ -39,6 +39,10 @@ class Var:
     name: str
 
 
+LANE = Var("v")
+"""Number of a lane, in the loops over the lanes of a vector."""
+
+
 @dataclass(frozen=True, slots=True)
 class Int:
     """Constant index."""

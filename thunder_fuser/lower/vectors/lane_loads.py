@@ -23,7 +23,7 @@ from thunder_fuser.lower.vectors.vectorize import ALWAYS, Disjunction, RegisterA
 
 Copy = tuple[ir.Expr, ...]
 
-K, V = ir.Var("k"), ir.Var("v")
+K, V = ir.Var("k"), ir.LANE
 EACH: Copy = (K,)
 ONE: Copy = ()
 MEMORY_WINDOW = ir.Var("w")
@@ -32,7 +32,7 @@ ALWAYS_TRUE = ir.BoolConst(True)
 
 def lane_loop(lanes: int, body: ir.Body, kind: ir.LoopKind = ir.LoopKind.SERIAL) -> ir.Loop:
     """Return a loop over the lanes of a vector."""
-    return ir.Loop("v", ir.Int(lanes), body, kind)
+    return ir.Loop(V.name, ir.Int(lanes), body, kind)
 
 
 class LoadLowering(ABC):

@@ -7,11 +7,12 @@ the column), k its number within the thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from thunder_fuser import kernel_ir as ir
-from thunder_fuser.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, less, times
+from thunder_fuser.kernel_ir import WRITTEN_OUT, Body, LoopKind, Var, add, less, times
+from thunder_fuser.kernel_ir.tests_that_hold import without_tests
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.vectors.lane_loads import K
 from thunder_fuser.templates.reduction.lowering.accumulators import TILE, T
@@ -51,6 +52,12 @@ class _Walk(NamedTuple):
     begin: ir.Expr
     end: ir.Expr
     step: int
+
+    @property
+    def last(self) -> ir.Int:
+        """Last column of a walk in steps of 1 that ends at a constant."""
+        assert isinstance(self.end, ir.Int)
+        return ir.Int(self.end.value - 1)
 
 
 class ColumnLoops:
@@ -108,12 +115,39 @@ class ColumnLoops:
         schedule = self._schedule
         some = bool(ahead.loads) and schedule.unrolling.factors[number] < schedule.steps
         if some or not schedule.has_steps:
-            return [self._walked(self._walk, body, number, ahead)]
+            return self._last_apart(self._walked(self._walk, body, number, ahead))
         steps = self._steps(body, self._unrolling_of_steps(number))
         if not ahead.loads:
-            return [steps]
+            return self._last_apart(steps)
         # A scope of its own, since two passes may load the same access ahead.
         return [ir.Scope((*ahead.arrays, self._steps(ahead.loads, _UNROLLED), steps))]
+
+    def _last_apart(self, loop: ir.Loop) -> list[ir.Stmt]:
+        """Return a loop over vectors, with its last iteration behind it if only that has tests."""
+        if loop.kind is not LoopKind.SERIAL or loop.unroll not in (None, 1) or loop.step != 1:
+            return [loop]
+        walk = _Walk(loop.axis, loop.begin, loop.end, 1)
+        whole = self._of_whole_vectors(walk, loop.body)
+        if whole is loop.body:
+            return [loop]
+        return [replace(loop, end=walk.last, body=whole), self._last(walk, loop.body)]
+
+    def _of_whole_vectors(self, walk: _Walk, body: Body) -> Body:
+        """Return the body of a loop over vectors for all but the last, if only that has tests;
+        `body` itself if not.
+
+        A core that takes all vectors of a row in turn needs no tests for those before the last. A
+        compiler vectorizes a loop without tests; with them it unrolls the loop completely, which
+        takes seconds.
+        """
+        match walk:
+            case _Walk(name, ir.Int(begin), ir.Int(end), 1) if end - begin > 1:
+                return without_tests(body, {name: (begin, end - 2)})
+        return body
+
+    def _last(self, walk: _Walk, body: Body) -> ir.Scope:
+        """Return the last iteration of a loop in steps of 1."""
+        return ir.Scope((self._let(walk.variable, walk.last), *body))
 
     def over_columns_at_once(self, copies: Sequence[ir.Stmt]) -> list[ir.Stmt]:
         """Loop asynchronous copies over this thread's vectors: they need no registers."""
@@ -182,13 +216,18 @@ class ColumnLoops:
         unroll = self._schedule.unrolling.factors[number]
         longest = self._schedule.longest_chain
         length = (max(longest // unroll, 1) * unroll if ahead.loads else longest) * walk.step
+        whole = tuple(body) if ahead.loads else self._of_whole_vectors(walk, tuple(body))
+        end = walk.end if whole == tuple(body) else walk.last
         inside = (
-            self._let("to", ir.ClampedAdd(_FROM, length, walk.end)),
+            self._let("to", ir.ClampedAdd(_FROM, length, end)),
             *before,
-            self._walked(walk._replace(begin=_FROM, end=_TO), body, number, ahead),
+            self._walked(walk._replace(begin=_FROM, end=_TO), whole, number, ahead),
             *after,
         )
-        return [self._loop("from", walk.begin, walk.end, length, inside)]
+        found: list[ir.Stmt] = [self._loop("from", walk.begin, end, length, inside)]
+        if end != walk.end:
+            found.append(ir.Scope((*before, self._last(walk, tuple(body)), *after)))
+        return found
 
     def is_short(self, number: int) -> bool:
         """True if a pass is so few unrolled steps that the first one's instructions count."""
