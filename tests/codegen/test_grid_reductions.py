@@ -201,7 +201,8 @@ def test_same_bits_on_every_run_and_any_number_of_threads(
             with options(host_threads=threads):
                 batch = batch_for(device, schedule)
                 run = executable(CompiledFusion(fusion), inputs, batch, device)
-                found += [run(inputs), run(inputs)]
+                found.append(run(inputs))
+        found.append(run(inputs))
         for again in found[1:]:
             assert all(map(torch.equal, again, found[0])), reduction.name
 
