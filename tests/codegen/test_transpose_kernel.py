@@ -159,7 +159,7 @@ def test_random_fusions_with_tiles_however_few_points_there_are(
     monkeypatch.setattr(axes, "SHORTEST_I", 4)
     batch = batch_for(device, info)
     planned = []
-    for case in map(random_case, range(first, 160, 2)):
+    for case in map(random_case, range(first, 320, 2)):
         inputs = case.fresh_inputs(device)
         run = executable(CompiledFusion(case.fusion), inputs, batch, device)
         if turns(run):

@@ -358,7 +358,7 @@ torch.set_num_threads(2)
 x = torch.sin(torch.zeros(1 << 20))  # in torch's threads, which no child has
 child = os.fork()
 if not child:
-    signal.alarm(60)
+    signal.alarm(200)
     assert all(fd.execute([x])[0][5] == 1 for _ in range(5))
     os._exit(0)
 _, status = os.waitpid(child, 0)
@@ -380,7 +380,7 @@ from thunder_fuser.runtime.host.target import HOST
 x, y = torch.arange(10.0), torch.zeros(10)
 child = os.fork()
 if not child:
-    signal.alarm(60)
+    signal.alarm(200)
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     # Not enough for the stack of a thread.
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))

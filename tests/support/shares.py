@@ -60,6 +60,7 @@ def covering(sizes: Sequence[int], together: int) -> set[tuple[int, ...]]:
     """
     chosen: set[tuple[int, ...]] = set()
     uses: Counter[tuple[int, int]] = Counter()
+    together = min(together, len(sizes))
     combinations = list(itertools.product(*map(range, sizes)))
     missing = {part for at in combinations for part in _parts(at, together)}
     while missing:
