@@ -11,7 +11,6 @@ import torch
 
 from tests.codegen.kernels import kernel_of
 from tests.support.batch import Batch, executable
-from tests.support.shares import each_value
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -68,7 +67,10 @@ def test_equal_results_have_no_difference(device: torch.device) -> None:
 
 @pytest.mark.nvrtc
 @pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
-@each_value(arch=["sm_90", "sm_75", "sm_80", "sm_100"])
+@pytest.mark.parametrize(
+    "arch",
+    ["sm_90", *(pytest.param(a, marks=pytest.mark.campaign) for a in ("sm_75", "sm_80", "sm_100"))],
+)
 def test_machine_code_subtracts_what_is_rounded(arch: str) -> None:
     kernels = {key: kernel_of(b) for key, b in differences(rounded_operations()).items()}
     for key, found in last_operations(list(kernels.items()), arch).items():
