@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.batch import Batch, batch_for, executable
+from tests.support.shares import each_pair
 from tests.tools import sass
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.kernel import Kernel
@@ -44,9 +45,7 @@ def full_kernel(name: str, device: DeviceInfo) -> Kernel:
 # ---- numbers
 
 
-@SCHEDULES
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
-@ALL
+@each_pair(reduction=REDUCTIONS, dtype=[Float, BFloat16], schedule=["own", "H200"])
 def test_one_kernel_is_no_worse_than_eager(
     device: torch.device, schedule: str, dtype: DataType, reduction: Reduction
 ) -> None:

@@ -114,8 +114,7 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("dtype", [BFloat16, Float, Double], ids=str)
-@PROGRAMS
+@each_value(define=[softmax, layer_norm, centred], dtype=[BFloat16, Float, Double])
 def test_one_kernel_is_no_worse_than_eager(
     device: torch.device, define: Define, dtype: DataType
 ) -> None:
