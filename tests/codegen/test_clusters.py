@@ -13,6 +13,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.row_programs import PROGRAMS, assert_beside_float64, assert_on_a_gpu
+from tests.support.shares import each_pair
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
@@ -104,10 +105,12 @@ def test_clusters_are_those_of_the_device(device: DeviceInfo) -> None:
     assert (len(sizes) > 1) == (device.arch in ("sm_90", "sm_100"))
 
 
-@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float, DataType.Double], ids=str)
-@pytest.mark.parametrize("rows", [1, 3, 1024])
-@pytest.mark.parametrize("columns", [16_384, 65_536, 131_072])
+@each_pair(
+    columns=[16_384, 65_536, 131_072],
+    rows=[1, 3, 1024],
+    dtype=[DataType.BFloat16, DataType.Float, DataType.Double],
+    device=[H200, B200],
+)
 def test_totals_have_registers_wherever_they_are_beside_rows(
     columns: int, rows: int, dtype: DataType, device: DeviceInfo
 ) -> None:

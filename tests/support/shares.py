@@ -89,4 +89,5 @@ def _name(value: Any, number: int) -> str:
         found = getattr(value, attribute, "")
         if found and found != "<lambda>":
             return str(found)
-    return str(number)
+    text = str(value)
+    return str(number) if len(text) > 30 or " at 0x" in text else text
