@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite tests/golden instead of comparing"
     )
     parser.addoption(
-        "--campaign", action="store_true", help="all seeds of random tests, not a share"
+        "--campaign", action="store_true", help="all seeds and combinations, not a share"
     )
 
 
@@ -65,8 +65,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave further seeds to campaigns; skip what this machine cannot run, with the reason; put
-    slow tests first, so that no worker is left with one at the end.
+    """Leave further seeds and combinations to campaigns; skip what this machine cannot run, with
+    the reason; put slow tests first, so that no worker is left with one at the end.
     """
     if not config.getoption("--campaign"):
         further = [item for item in items if item.get_closest_marker("campaign")]

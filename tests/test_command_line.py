@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import thunder_fuser
+from tests.support import forked
 from thunder_fuser.__main__ import main
 from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError
@@ -24,6 +25,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, which must end by itself."""
+    return forked.run_module("thunder_fuser", *arguments, **environment)
+
+
+def run_from_a_shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same, with everything imported by the command itself."""
     return subprocess.run(
         [sys.executable, "-m", "thunder_fuser", *arguments],
         cwd=ROOT,
@@ -56,7 +62,8 @@ def cache(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler for the host target")
 def test_doctor_reports_everything_and_runs_a_kernel(tmp_path: Path) -> None:
-    result = run("doctor", THUNDER_FUSER_CACHE_DIR=str(tmp_path), THUNDER_FUSER_FUEL="7")
+    environment = {"THUNDER_FUSER_CACHE_DIR": str(tmp_path), "THUNDER_FUSER_FUEL": "7"}
+    result = run_from_a_shell("doctor", **environment)
     lines = result.stdout.splitlines()
     titles = {line.split()[0] for line in lines if not line.startswith(" ")}
     assert titles >= {"thunder_fuser", "torch", "driver", "NVRTC", "C++", "options", "cache"}
@@ -179,7 +186,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
 
 
 def test_a_bad_variable_is_reported_without_a_traceback() -> None:
-    result = run("cache", "info", THUNDER_FUSER_FUEL="plenty")
+    result = run_from_a_shell("cache", "info", THUNDER_FUSER_FUEL="plenty")
     assert result.returncode == 1
     assert result.stderr.startswith("FuserValueError: THUNDER_FUSER_FUEL: expected an integer")
 
@@ -234,7 +241,7 @@ def test_explain_prints_plans_boundaries_and_refusals(tmp_path: Path, device: st
 def test_explain_says_what_there_was_before_a_script_failed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT.format(device="cpu") + "\nraise ValueError('no more')\n")
-    result = run("explain", "--full", "--fake", str(script))
+    result = run_from_a_shell("explain", "--full", "--fake", str(script))
     assert result.returncode == 1
     assert "ValueError: no more" in result.stderr
     assert "normalised: 1 fusion," in result.stdout

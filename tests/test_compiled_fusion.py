@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,6 +12,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.support import forked
 from tests.support.building import op
 from thunder_fuser import compiled_fusion
 from thunder_fuser.compile import GeneratedPlan, compile_kernels
@@ -327,14 +325,7 @@ print(torch.allclose(result, data.exp(), rtol=1e-6))
 
 
 def run_script(cache: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        cwd=ROOT,
-        env={**os.environ, "THUNDER_FUSER_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = forked.run(SCRIPT, THUNDER_FUSER_CACHE_DIR=str(cache))
     assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
 
 

@@ -87,9 +87,12 @@ def programs() -> list[Any]:
     """Return operators and dtypes; those beyond the share of each run are for campaigns."""
     found = []
     for k, op in enumerate(operators()):
+        # Operators that have both floats take turns.
+        floats = [dtype for dtype in DTYPES[:2] if dtype in op.dtypes]
+        left_out = floats[k // SHARE % 2] if len(floats) == 2 else None
         for dtype in (*DTYPES, *FURTHER):
             if dtype in op.dtypes:
-                is_further = k % SHARE or dtype in FURTHER
+                is_further = k % SHARE or dtype in FURTHER or dtype is left_out
                 marks = [pytest.mark.campaign] if is_further else []
                 found.append(pytest.param(op, dtype, id=f"{op.full_name}-{dtype}", marks=marks))
     return found

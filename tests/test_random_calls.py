@@ -16,7 +16,7 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 DTYPES = (DataType.Float, DataType.Float, DataType.BFloat16, DataType.Double, DataType.Int)
 CASES = 120
-BATCH = 30
+BATCH = 20
 
 
 def case(seed: int) -> Case:
@@ -31,7 +31,7 @@ def case(seed: int) -> Case:
     )
 
 
-@blocks(CASES, BATCH, always=60)
+@blocks(CASES, BATCH, always=40)
 def test_random_calls_equal_float64(device: torch.device, first: int) -> None:
     cases = map(case, range(first, first + BATCH))
     calls = between = 0

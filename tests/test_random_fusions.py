@@ -20,7 +20,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 pytestmark = pytest.mark.slow
 CASES = 2000
 BATCH = 80
-GUARDED = 240
+GUARDED = 160
 
 
 def cases(first: int) -> list[Case]:
@@ -31,7 +31,7 @@ def compiled_from(case: Case) -> CompiledFusion:
     return CompiledFusion(with_cuts(case.fusion, case.seed) if case.seed % 4 == 3 else case.fusion)
 
 
-@blocks(CASES, BATCH, always=240)
+@blocks(CASES, BATCH, always=160)
 def test_random_fusions_equal_float64(device: torch.device, first: int) -> None:
     fusions = ((case, compiled_from(case)) for case in cases(first))
     ran = list(checked(fusions, every_other(device, first // BATCH), device))

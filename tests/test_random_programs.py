@@ -18,8 +18,8 @@ from thunder_fuser.ir.tables import opaque
 
 pytestmark = pytest.mark.slow
 
-FUSIONS, FUNCTIONS, CALLS, SIZES = 150, 75, 40, 50
-ON_GPUS, NORMS, FOLDS = 40, 15, 14
+FUSIONS, FUNCTIONS, CALLS, SIZES = 100, 50, 25, 35
+ON_GPUS, NORMS, FOLDS = 24, 10, 10
 DEFINITIONS, OF_ALL_OPERATIONS = 20, 500
 
 each_device = pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from tests.support.seeds import blocks
 from thunder_fuser.device_table import H200
 
 CASES = 240
-BATCH = 40
-GUARDED = range(9_000, 9_024)
+BATCH = 30
+GUARDED = range(9_000, 9_016)
 
 
 def _case(seed: int) -> Case:
     return random_case(seed, steps=5, windows=True, updates=False, reductions=seed % 3 == 0)
 
 
-@blocks(CASES, BATCH, always=80)
+@blocks(CASES, BATCH, always=60)
 def test_random_windows_equal_float64(device: torch.device, first: int) -> None:
     cases = map(_case, range(first, first + BATCH))
     batch = every_other(device, first // BATCH)

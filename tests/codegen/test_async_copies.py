@@ -121,8 +121,10 @@ def test_numbers(dtype: DataType) -> None:
     batch, planned = Batch(CPU, THIRSTY), []
     copied = uneven = several = 0
     names = ("rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew")
-    sizes = SIZES if dtype is Float else SIZES[::2]
-    for name, (rows, columns) in itertools.product(names, sizes):
+    cases = list(itertools.product(names, SIZES))
+    # Each in one of two dtypes, and some in a third.
+    first, every = {Float: (0, 2), BFloat16: (1, 2), DataType.Half: (0, 3)}[dtype]
+    for name, (rows, columns) in cases[first::every]:
         program = PROGRAMS[name]
         inputs = program.inputs(rows, columns, dtype.torch)
         fusion = program.definition(rows, columns, dtype).fusion
@@ -134,7 +136,7 @@ def test_numbers(dtype: DataType) -> None:
                 uneven += not made.has_whole_steps
                 several += made.rows_per_block > 1
         planned.append((name, inputs, run))
-    assert copied >= 8
+    assert copied >= 5
     assert uneven
     assert several
     for name, inputs, run in planned:

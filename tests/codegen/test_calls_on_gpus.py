@@ -46,7 +46,9 @@ def plans(name: str) -> tuple[SegmentedFusion, ...]:
 
 
 @pytest.mark.nvrtc
-@each_device
+@pytest.mark.parametrize(
+    "device", [H200, pytest.param(LITTLE, marks=pytest.mark.campaign)], ids=["H200", "little"]
+)
 def test_nvrtc_takes_all_kernels(device: DeviceInfo) -> None:
     """As one program."""
     kernels = {

@@ -14,6 +14,7 @@ import pytest
 from tests.codegen.kernels import kernel_of, kernels_of
 from tests.support.generator import random_case
 from tests.support.row_programs import PROGRAMS
+from tests.support.shares import GPUS, each_architecture
 from tests.tools import sass
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
@@ -112,7 +113,7 @@ LONG_ROWS = [
 ]
 
 
-@DEVICES
+@each_architecture("sm_80")
 def test_steps_that_are_taken_together_leave_room_for_totals(device: DeviceInfo) -> None:
     """Threads with several vectors of a row: neither loads of all of them at once nor second totals
     for each, where these are more than registers hold. Bytes are those that may spill.
@@ -129,7 +130,7 @@ def test_steps_that_are_taken_together_leave_room_for_totals(device: DeviceInfo)
         assert resources.spill_store_bytes + resources.spill_load_bytes <= most[name], name
 
 
-@DEVICES
+@each_architecture("sm_100")
 def test_rows_of_two_blocks_fit_into_their_registers(device: DeviceInfo) -> None:
     """Launch bounds leave each thread 64: what it has of a row, and what it computes with."""
     kernels: dict[str, Kernel] = {}
@@ -141,15 +142,23 @@ def test_rows_of_two_blocks_fit_into_their_registers(device: DeviceInfo) -> None
     assert_no_spills(compile_cubin(list(kernels.values()), device.arch))
 
 
-@DEVICES
-def test_random_fusions_compile_without_spills(device: DeviceInfo) -> None:
+@pytest.mark.parametrize(
+    ("device", "first", "every"),
+    [
+        *(pytest.param(d, k, 3, id=d.arch) for k, d in enumerate(GPUS)),
+        *(pytest.param(d, 0, 1, id=f"{d.arch}, all", marks=pytest.mark.campaign) for d in GPUS),
+    ],
+)
+def test_random_fusions_compile_without_spills(device: DeviceInfo, first: int, every: int) -> None:
+    """NVRTC takes a second for each: in a plain run every device has seeds of its own."""
     kernels: dict[str, Kernel] = {}
-    for seed in RANDOM:
+    seeds = RANDOM[first::every]
+    for seed in seeds:
         case = random_case(seed)
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         for found in generate_kernels(plan, device).values():
             kernels[found.kernel.name] = found.kernel
-    assert len(kernels) > len(RANDOM) // 2
+    assert len(kernels) > len(seeds) // 2
     assert_no_spills(compile_cubin(list(kernels.values()), device.arch))
 
 

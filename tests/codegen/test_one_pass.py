@@ -10,6 +10,7 @@ import torch
 
 from tests.support.batch import Batch, batch_for, executable
 from tests.support.schedules import row_schedules
+from tests.support.shares import each_architecture, each_value
 from tests.zoo import losses
 from tests.zoo.norms import NORMS, Norm
 from thunder_fuser.codegen.kernel import Kernel
@@ -17,7 +18,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
@@ -70,8 +71,7 @@ def samples() -> list[torch.Tensor]:
     return found
 
 
-@SCHEDULES
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@each_value(schedule=["own", "H200"], dtype=[torch.float32, torch.float64, torch.bfloat16])
 def test_squared_deviations_are_no_worse_than_in_eager(
     device: torch.device, schedule: str, dtype: torch.dtype
 ) -> None:
@@ -143,8 +143,7 @@ def test_nothing_one_element_nan_and_infinities(device: torch.device, schedule: 
     assert nothing.tolist() == [0] * 7
 
 
-@SCHEDULES
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@each_value(schedule=["own", "H200"], dtype=[torch.float32, torch.float64, torch.bfloat16])
 def test_sums_of_exponentials_are_no_worse_than_in_eager(
     device: torch.device, schedule: str, dtype: torch.dtype
 ) -> None:
@@ -217,15 +216,12 @@ def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:
             assert each * unroll * made.block_threads >= H200.bytes_in_flight_per_sm, name
 
 
-@pytest.mark.parametrize(
-    ("dtype", "columns"),
-    [(Float, 65537), (BFloat16, 65537), (BFloat16, 131072), (Float, 262144)],
-    ids=str,
+@each_value(
+    clusters=[True, False],
+    rows=[(BFloat16, 65537), (Float, 65537), (BFloat16, 131072), (Float, 262144)],
 )
-@pytest.mark.parametrize("info", [H200, ALONE], ids=["clusters", "alone"])
-def test_long_rows_have_the_numbers_of_torch(
-    info: DeviceInfo, dtype: DataType, columns: int
-) -> None:
+def test_long_rows_have_the_numbers_of_torch(clusters: bool, rows: tuple[DataType, int]) -> None:
+    info, (dtype, columns) = H200 if clusters else ALONE, rows
     cpu = torch.device("cpu")
     batch = Batch(cpu, info)
     planned = []
@@ -361,8 +357,7 @@ SHAPES = [
 ]
 
 
-@SCHEDULES
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+@each_value(schedule=["own", "H200"], dtype=[BFloat16, Float])
 def test_statistics_and_what_reads_them(
     device: torch.device, schedule: str, dtype: DataType
 ) -> None:
@@ -399,7 +394,8 @@ def test_same_bits_on_every_run_and_any_number_of_threads(
         for threads in (1, 2, 3):
             with options(host_threads=threads):
                 run = executable(CompiledFusion(fusion), [x], batch_for(device, schedule), device)
-                found += [run([x]), run([x])]
+                found.append(run([x]))
+        found.append(run([x]))
         for again in found[1:]:
             assert all(map(torch.equal, again, found[0])), sizes
 
@@ -441,7 +437,7 @@ def full_kernels(device: DeviceInfo) -> list[Kernel]:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+@each_architecture()
 def test_full_size_compiles_without_spills(device: DeviceInfo) -> None:
     cubin = compile_cubin(full_kernels(device), device.arch)
     assert len(cubin.resources) == 3 + 2 * (len(NAMES) + 1) + len(NAMES)

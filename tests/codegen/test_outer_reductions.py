@@ -12,12 +12,13 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.building import op
+from tests.support.shares import GPUS, each_value
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Fusion, TensorView
@@ -29,7 +30,6 @@ from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 BFloat16, Float, Double = DataType.BFloat16, DataType.Float, DataType.Double
-DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
 Outputs = list[TensorView]
 
 
@@ -114,8 +114,7 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("dtype", [BFloat16, Float, Double], ids=str)
-@PROGRAMS
+@each_value(define=[softmax, layer_norm, centred], dtype=[BFloat16, Float, Double])
 def test_one_kernel_is_no_worse_than_eager(
     device: torch.device, define: Define, dtype: DataType
 ) -> None:
@@ -198,8 +197,7 @@ def test_neighbouring_threads_read_whole_sectors() -> None:
 
 
 @pytest.mark.nvrtc
-@DEVICES
-@PROGRAMS
+@each_value(define=[softmax, layer_norm, centred], device=GPUS)
 def test_they_compile_without_spills(define: Define, device: DeviceInfo) -> None:
     kernels = {}
     for dtype in (BFloat16, Float, Double):

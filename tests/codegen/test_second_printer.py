@@ -16,6 +16,7 @@ import torch
 
 from tests.support import sequential_c
 from tests.support.devices import LITTLE
+from tests.support.shares import each_pair
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from tests.zoo.template_programs import rms_norm, softmax, transposed
@@ -114,10 +115,10 @@ def test_c_computes_what_the_program_says(
     check(program().fusion, device, tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
-@pytest.mark.parametrize("sizes", [(530, 1000), (300, 4096), (270, 5120)], ids=str)
-@pytest.mark.parametrize(
-    "name", ["rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew", "column_sum"]
+@each_pair(
+    name=["rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew", "column_sum"],
+    sizes=[(530, 1000), (300, 4096), (270, 5120)],
+    dtype=[Float, BFloat16],
 )
 def test_blocks_that_stride_over_rows(
     name: str, sizes: tuple[int, int], dtype: DataType, tmp_path: Path
@@ -127,9 +128,11 @@ def test_blocks_that_stride_over_rows(
     check(reduction.definition(*sizes, dtype).fusion, H200, tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
-@pytest.mark.parametrize("sizes", [(290, 1001), (150, 2502), (139, 5003), (21, 7001)], ids=str)
-@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward", "column_sum"])
+@each_pair(
+    name=["rms_norm_backward", "layer_norm_backward", "column_sum"],
+    sizes=[(290, 1001), (150, 2502), (139, 5003), (21, 7001)],
+    dtype=[Float, BFloat16],
+)
 def test_rows_that_no_vector_divides(
     name: str, sizes: tuple[int, int], dtype: DataType, tmp_path: Path
 ) -> None:

@@ -11,10 +11,11 @@ import torch
 
 from tests.support.batch import Batch, Guarded, allocations
 from tests.support.building import op
+from tests.support.shares import each_architecture, each_pair
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
@@ -106,12 +107,11 @@ def program(define: Define, rows: int, columns: int, dtype: DataType) -> Fusion:
     return b.build()
 
 
-@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
-@pytest.mark.parametrize("dtype", [BFloat16, Float], ids=str)
-@PROGRAMS
+@each_pair(define=list(EXACT), dtype=[BFloat16, Float], schedule=["own", "H200"])
 def test_numbers(
-    define: Define, dtype: DataType, info: DeviceInfo | None, monkeypatch: pytest.MonkeyPatch
+    define: Define, dtype: DataType, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    info = H200 if schedule == "H200" else None
     batch = Batch(CPU, info)
     runs = []
     # Of four dtypes and schedules, each size has two.
@@ -167,7 +167,7 @@ def test_memory_moves_rows_once(define: Define) -> None:
         assert estimate_segment(segment, H200).bytes <= 1.05 * segment.bytes
 
 
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+@each_architecture("sm_80")
 @pytest.mark.nvrtc
 def test_kernels_compile_without_spills(device: DeviceInfo) -> None:
     kernels = []

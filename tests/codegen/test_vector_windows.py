@@ -4,6 +4,8 @@ and offset, pairs side by side, flips.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -44,14 +46,15 @@ def test_slices_of_every_step_and_offset(
 ) -> None:
     b = FusionBuilder()
     inputs, exact = [], []
-    for size in (257, 512):
-        for offset in (0, 1, 3):
-            for step in (1, 2, 3, 4, 5):
-                x = torch.arange(3 * size).remainder(101).reshape(3, size).to(dtype.torch)
-                found = b.slice(b.tensor([3, size], dtype), [0, offset], [3, size], [1, step])
-                b.output(op(b, "add", found, found))
-                inputs.append(x)
-                exact.append(x[:, offset::step] + x[:, offset::step])
+    slices = itertools.product((257, 512), (0, 1, 3), (1, 2, 3, 4, 5))
+    # Every other one: which, alternates between the dtypes, and between the schedules of each.
+    first = (DTYPES.index(dtype) + (info is None)) % 2
+    for size, offset, step in itertools.islice(slices, first, None, 2):
+        x = torch.arange(3 * size).remainder(101).reshape(3, size).to(dtype.torch)
+        found = b.slice(b.tensor([3, size], dtype), [0, offset], [3, size], [1, step])
+        b.output(op(b, "add", found, found))
+        inputs.append(x)
+        exact.append(x[:, offset::step] + x[:, offset::step])
     check(b, inputs, exact, info, monkeypatch)
 
 

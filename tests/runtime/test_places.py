@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 
 import thunder_fuser
 from tests.runtime.hand_written import kernel, make_read_only, scale
+from tests.support import forked
 from thunder_fuser import cache_command
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import options
@@ -301,15 +301,13 @@ def test_a_cache_folder_may_go_while_the_process_runs(tmp_path: Path, becomes: s
     cache = tmp_path / "cache"
     with options(cache_dir=str(cache)):
         assert works(scale("scale_before"))
-    script = _GOES.format(root=Path(__file__).parents[2], cache=cache, becomes=becomes)
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    script = _GOES.format(cache=cache, becomes=becomes)
+    result = forked.run(script)
     assert result.returncode == 0, result.stderr
 
 
 _GOES = """
-import pathlib, shutil, sys
-sys.path.insert(0, "{root}")
+import pathlib, shutil
 from tests.runtime.test_places import options, scale, works
 
 cache = pathlib.Path("{cache}")
@@ -360,7 +358,7 @@ torch.set_num_threads(2)
 x = torch.sin(torch.zeros(1 << 20))  # in torch's threads, which no child has
 child = os.fork()
 if not child:
-    signal.alarm(60)
+    signal.alarm(200)
     assert all(fd.execute([x])[0][5] == 1 for _ in range(5))
     os._exit(0)
 _, status = os.waitpid(child, 0)
@@ -369,14 +367,7 @@ print(status)
 
 
 def test_a_forked_child_does_not_wait_for_torchs_threads_of_its_parent() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", _LOADS_AFTER_FORK],
-        cwd=ROOT,
-        env=os.environ | {"THUNDER_FUSER_HOST_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = forked.run(_LOADS_AFTER_FORK, THUNDER_FUSER_HOST_THREADS="2")
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 
@@ -389,7 +380,7 @@ from thunder_fuser.runtime.host.target import HOST
 x, y = torch.arange(10.0), torch.zeros(10)
 child = os.fork()
 if not child:
-    signal.alarm(60)
+    signal.alarm(200)
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     # Not enough for the stack of a thread.
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
@@ -400,14 +391,7 @@ print(os.waitpid(child, 0)[1])
 
 
 def test_a_forked_child_that_gets_no_threads_has_one() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_THREADS],
-        cwd=ROOT,
-        env=os.environ | {"THUNDER_FUSER_HOST_THREADS": "4"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = forked.run(_WITHOUT_THREADS, THUNDER_FUSER_HOST_THREADS="4")
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 
 
@@ -418,13 +402,6 @@ def test_a_forked_child_has_threads_and_a_private_folder_of_its_own(tmp_path: Pa
         "THUNDER_FUSER_HOST_THREADS": "2",
         "TMPDIR": str(tmp_path),
     }
-    result = subprocess.run(
-        [sys.executable, "-c", _FORKS],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = forked.run(_FORKS, **environment)
     assert (result.returncode, result.stdout) == (0, "right\n"), result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

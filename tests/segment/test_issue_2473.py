@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.support.batch import Batch, executable
+from tests.support.shares import each_value
 from tests.zoo.issue_2473 import FULL, definition, exact, full_plan, inputs
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -135,8 +136,9 @@ def test_it_fits_into_registers() -> None:
     assert not found.spills
 
 
-@pytest.mark.parametrize("sizes", [(7, 128, 1024), (37, 70, 264), (13, 256, 1024)], ids=str)
-@pytest.mark.parametrize("schedule", [None, H200_SLICE, THREE], ids=["own", "H200_SLICE", "THREE"])
+@each_value(
+    sizes=[(7, 128, 1024), (37, 70, 264), (13, 256, 1024)], schedule=[None, H200_SLICE, THREE]
+)
 def test_numbers(
     device: torch.device, schedule: DeviceInfo | None, sizes: tuple[int, int, int]
 ) -> None:

@@ -323,7 +323,8 @@ def test_random_reductions_of_merged_dimensions(device: torch.device, scheduled_
     info = H200 if scheduled_for == "H200" and device.type == "cpu" else None
     batch = Batch(device, info)
     planned = []
-    for seed in range(60):
+    # Each for one of the two.
+    for seed in range(int(scheduled_for == "H200"), 60, 2):
         torch.manual_seed(seed)
         program = Program(seed)
         inputs = program.inputs(device)

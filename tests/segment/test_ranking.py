@@ -8,9 +8,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import pytest
-
 from tests.support.partitions import partition_by
+from tests.support.shares import each_pair
 from tests.tools.replay import corpus
 from tests.zoo.losses import cross_entropy
 from tests.zoo.reductions import REDUCTIONS
@@ -178,10 +177,12 @@ def assert_about_as_fast_as_any(body: KernelBody, device: DeviceInfo) -> None:
     assert seconds[0] <= (1 + OVERLOOKED) * min(seconds) + slack, str(chosen)
 
 
-@pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
-@pytest.mark.parametrize("columns", [1000, 4096, 8192, 32000, 50257, 50304, 128256])
-@pytest.mark.parametrize("rows", [64, 600, 4096])
+@each_pair(
+    rows=[64, 600, 4096],
+    columns=[1000, 4096, 8192, 32000, 50257, 50304, 128256],
+    dtype=[DataType.BFloat16, DataType.Float],
+    device=[A100, H200],
+)
 def test_losses_are_about_as_fast_as_any(
     rows: int, columns: int, dtype: DataType, device: DeviceInfo
 ) -> None:
@@ -192,10 +193,12 @@ def test_losses_are_about_as_fast_as_any(
                 assert_about_as_fast_as_any(segment.body, device)
 
 
-@pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("columns", [768, 3072, 5003, 5120, 8192, 11008])
-@pytest.mark.parametrize("rows", [512, 2048, 8192])
-@pytest.mark.parametrize("name", ["gelu_backward", "layer_norm_backward_anew"])
+@each_pair(
+    name=["gelu_backward", "layer_norm_backward_anew"],
+    rows=[512, 2048, 8192],
+    columns=[768, 3072, 5003, 5120, 8192, 11008],
+    device=[A100, H200],
+)
 def test_sums_of_columns_are_about_as_fast_as_any(
     name: str, rows: int, columns: int, device: DeviceInfo
 ) -> None:

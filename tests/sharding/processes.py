@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +11,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from tests.support import forked
 
 SECONDS = 400
 PATIENCE = timedelta(seconds=120)
@@ -23,21 +23,9 @@ def together(module: str, size: int, folder: Path, backend: str = "gloo") -> str
     """What `python -m module SIZE FILE BACKEND` prints, which becomes as many ranks. All must end
     well.
     """
-    ranks = subprocess.Popen(
-        [sys.executable, "-m", module, str(size), str(folder / "meeting"), backend],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        told, _ = ranks.communicate(timeout=SECONDS)
-    finally:
-        if ranks.poll() is None:
-            os.killpg(ranks.pid, signal.SIGKILL)
-    assert ranks.returncode == 0, told
-    return told
+    ranks = forked.run_module(module, str(size), str(folder / "meeting"), backend, seconds=SECONDS)
+    assert ranks.returncode == 0, ranks.stdout + ranks.stderr
+    return ranks.stdout
 
 
 def become_ranks(check: Callable[[int, int], None]) -> None:

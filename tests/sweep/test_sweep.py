@@ -17,7 +17,7 @@ from tests.sweep.known import KNOWN, KNOWN_GRADIENTS, Known, unknown
 from tests.sweep.run import Tally, sweep, sweep_gradients
 
 DTYPES = [getattr(torch, name) for name in (*FLOATING, *INTEGRAL)]
-SHARE = 6
+SHARE = 9
 """One function in so many is differentiated."""
 
 

@@ -9,6 +9,7 @@ from tests.support.batch import Batch, check_between_guards
 from tests.support.generator import Case
 from tests.support.generator_program import Program
 from tests.support.inputs import random_tensor
+from tests.support.seeds import blocks
 from tests.zoo.channels_last import normalized
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
@@ -206,7 +207,7 @@ def columns_case(seed: int) -> Case:
     return Case(seed, p.builder.build(), tuple(p.inputs), p.oracle)
 
 
-@pytest.mark.parametrize("first", range(0, 120, 40))
+@blocks(120, 40, always=80)
 def test_random_operands_of_columns(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the oracle's bound, between guard pages, threads and blocks in any order."""
     monkeypatch.setattr(break_point, "_FEWEST_VECTORS", 1)

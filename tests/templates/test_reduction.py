@@ -11,6 +11,7 @@ import torch
 from tests.support.building import op
 from tests.support.generator import random_case
 from tests.support.schedules import row_schedules
+from tests.support.shares import GPUS, each_pair
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.cuda import GeneratedKernel
@@ -84,9 +85,7 @@ def resident(found: ReductionSchedule, device: DeviceInfo) -> int:
     return estimate_kernel(lower(found, {}), device).resident
 
 
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.name)
-@pytest.mark.parametrize("dtype", [BFloat16, Float])
+@each_pair(norm=NORMS, dtype=[BFloat16, Float], device=GPUS)
 def test_several_blocks_have_long_rows_by_turns(
     norm: Norm, dtype: DataType, device: DeviceInfo
 ) -> None:
@@ -101,14 +100,13 @@ def test_several_blocks_have_long_rows_by_turns(
     assert [s.threads for s in row_schedules(few, device)] == [2 * found.threads]
 
 
-@pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("program", [*NORMS, *GRADIENTS], ids=lambda p: p.name)
-@pytest.mark.parametrize(
-    ("columns", "below"),
-    [(1536, 1024), (2560, 2048), (3072, 2048), (5120, 4096), (6144, 4096), (10240, 8192)],
+@each_pair(
+    program=[*NORMS, *GRADIENTS],
+    columns=[1536, 2560, 3072, 5120, 6144, 10240],
+    device=[A100, H200],
 )
 def test_rows_of_any_whole_number_of_warps_are_as_fast_as_powers_of_two(
-    program: Norm | Reduction, columns: int, below: int, device: DeviceInfo
+    program: Norm | Reduction, columns: int, device: DeviceInfo
 ) -> None:
     """Hidden sizes of models are seldom powers of two: threads of a row are whole warps, so that
     few of them are idle.
@@ -121,6 +119,7 @@ def test_rows_of_any_whole_number_of_warps_are_as_fast_as_powers_of_two(
 
     # Of gradients, a block of 4,096 columns has two rows that do not wait for each other, and of
     # more columns one: RMSNorm's takes 70.5 us with 5,120 on an H200, where a copy takes 64.
+    below = 1 << columns.bit_length() - 1
     assert share(columns) > 0.75 * share(below)
 
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from tests.support.batch import Batch, executable
+from tests.support.shares import each_architecture
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
@@ -109,7 +110,7 @@ def test_every_scan_has_the_right_numbers(device: DeviceInfo) -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+@each_architecture()
 def test_all_dtypes_compile_without_spills(device: DeviceInfo) -> None:
     kernels: dict[str, Kernel] = {}
     floats = [d for d in DataType if d is not DataType.Null and d.category >= Category.FLOAT]

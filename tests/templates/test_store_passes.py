@@ -9,6 +9,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.building import op
+from tests.support.shares import each_pair
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -104,9 +105,7 @@ def test_sums_and_norms_of_them(device: DeviceInfo, in_place: bool, columns: int
     assert (results[-1].double() - norm).abs().max() <= 1e-6 * norm.abs().max()
 
 
-@pytest.mark.parametrize("rows", [3, 96, 512, 1000])
-@pytest.mark.parametrize("columns", [7, 264, 1000])
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@each_pair(rows=[3, 96, 512, 1000], columns=[7, 264, 1000], device=DEVICES)
 def test_gradients_and_their_sums(device: DeviceInfo, rows: int, columns: int) -> None:
     """Lanes that do not exist, and threads without a row, store nothing."""
     fusion = gradient_and_its_sum(rows, columns)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.support.shares import each_architecture
 from tests.tools import sass, sass_loops
 from tests.zoo.issue_2473 import full_plan
 from tests.zoo.norms import NORMS
@@ -19,7 +20,6 @@ from tests.zoo.workloads import WORKLOADS
 from thunder_fuser.codegen.cuda import generate
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.kernel_ir import KernelIR
@@ -99,7 +99,7 @@ def _kernels(device: DeviceInfo) -> Iterator[tuple[str, KernelIR]]:
                 yield name, lower(schedule_segment(segment, device), segment.body.updates)
 
 
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+@each_architecture()
 def test_instructions_of_hot_loops_are_those_of_machine_code(device: DeviceInfo) -> None:
     found = [(name, kernel, generate(kernel).kernel) for name, kernel in _kernels(device)]
     texts = {text.name: text for _, _, text in found}

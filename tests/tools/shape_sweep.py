@@ -147,6 +147,20 @@ def costs(kernel: Kernel, arch: str, slow: float, most_spilled: int = MOST_SPILL
     return ", ".join(problems + ([f"{seconds:.1f} s to compile"] if seconds > slow else []))
 
 
+def spilling(found: Found) -> dict[str, int]:
+    """Bytes that kernels spill, if more than there may be: all of an architecture are one program,
+    since NVRTC takes most of its time to start and to read the headers.
+    """
+    problems = {}
+    for each in sorted({arch for _, arch, _ in found.values()}):
+        made = [kernel for _, arch, kernel in found.values() if arch == each]
+        for name, used in compile_cubin(made, each).resources.items():
+            bytes_ = used.spill_store_bytes + used.spill_load_bytes
+            if bytes_ > MOST_SPILLED:
+                problems[f"{found[name][0]} for {each}"] = bytes_
+    return problems
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 if a kernel was rejected, or, with --resources, spills or compiles slowly."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.shape_sweep", description=__doc__)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.frontends.thunder.programs import check, flat, jit
+from tests.support.shares import each_value
 
 
 class Doubled(torch.autograd.Function):
@@ -190,8 +191,7 @@ REVERSED: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REVERSED)
-@pytest.mark.parametrize("kind", [Reversed, ReversedView, ReversedContiguous])
+@each_value(name=list(REVERSED), kind=[Reversed, ReversedView, ReversedContiguous])
 def test_a_result_that_is_an_argument(kind: type[torch.autograd.Function], name: str) -> None:
     """It has the gradient of the function, and is another tensor on the same memory."""
 

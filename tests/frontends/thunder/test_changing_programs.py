@@ -16,7 +16,7 @@ from tests.support.seeds import blocks
 FOUND = (50, 54, 113, 224)
 
 
-@blocks(300, 10, always=20)
+@blocks(300, 10, always=10)
 def test_changes_between_calls_are_followed(first: int) -> None:
     """Without fuel: what is guarded does not depend on what is fused."""
     for seed in range(first, first + 10):

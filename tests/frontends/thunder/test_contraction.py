@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import thunder_fuser
+from tests.support.shares import each_value
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 Program = Callable[[Tensor, Tensor], Tensor]
@@ -153,8 +154,7 @@ def random_program(seed: int) -> Program:
     return program
 
 
-@DTYPES
-@pytest.mark.parametrize("seed", range(12))
+@each_value(seed=range(12), dtype=[torch.float32, torch.float64])
 def test_random_arithmetic_has_the_bits_of_eager_code(seed: int, dtype: torch.dtype) -> None:
     torch.manual_seed(seed)
     x, y = (3 * torch.randn(512, dtype=dtype) for _ in range(2))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.frontends.thunder.programs import check, jit
+from tests.support.shares import each_value
 
 Program = Callable[..., Tensor]
 
@@ -93,8 +94,10 @@ def test_an_infinite_gradient_of_a_norm_of_0(outer: Program, norm: Program) -> N
 LARGE, SMALL = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal / 4
 
 
-@pytest.mark.parametrize("order", [1, 2, 3.5, 0.5, -1, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@each_value(
+    order=[1, 2, 3.5, 0.5, -1, math.inf, -math.inf],
+    dtype=[torch.float32, torch.bfloat16, torch.float64],
+)
 def test_a_norm_of_one_element_is_its_size(order: float, dtype: torch.dtype) -> None:
     """Whose power over- or underflows. Torch's gradient does so, too; the truth is the sign."""
     x = torch.tensor([-LARGE, SMALL, 2.0, -3.0]).to(dtype)[:, None].requires_grad_()
@@ -210,8 +213,7 @@ SCALED: dict[str, Program] = {
 }
 
 
-@pytest.mark.parametrize("name", SCALED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_value(name=list(SCALED), dtype=[torch.float32, torch.bfloat16])
 def test_a_tensor_of_one_number_that_scales_others(name: str, dtype: torch.dtype) -> None:
     """On a CPU, too, its gradient is a sum over all that it was broadcast to."""
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from tests.frontends.thunder.programs import check, fake, jit, primitives, traced
+from tests.support.shares import each_pair
 from thunder_fuser import options
 from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.frontends.thunder import fusions, refusals
@@ -168,10 +169,12 @@ def weights(classes: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.linspace(0.5, 2.0, classes).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("ignored", [-100, 2])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@each_pair(
+    reduction=["mean", "none"],
+    weighted=[False, True],
+    ignored=[-100, 2],
+    dtype=[torch.float32, torch.float64],
+)
 def test_cross_entropy(reduction: str, weighted: bool, ignored: int, dtype: torch.dtype) -> None:
     classes = 37
     target = torch.randint(classes, (19,))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 
 class Scale(nn.Module):
@@ -88,9 +89,8 @@ def results(module: Any, dtype: torch.dtype) -> list[Tensor | None]:
     return [y, *torch.autograd.grad(y.square().sum(), [x, *trained], allow_unused=True)]
 
 
-@pytest.mark.parametrize("of_compiled", [False, True], ids=["module", "compiled"])
-@pytest.mark.parametrize("name", CHANGES)
-def test_changes_are_followed(name: str, of_compiled: bool) -> None:
+@each_value(name=list(CHANGES), through=["module", "compiled"])
+def test_changes_are_followed(name: str, through: str) -> None:
     torch.manual_seed(0)
     model = Model()
     eager = Model()
@@ -98,7 +98,7 @@ def test_changes_are_followed(name: str, of_compiled: bool) -> None:
     compiled = jit(model)
     dtype = torch.float32
     for change in (lambda m: None, CHANGES[name], lambda m: None):
-        for changed in (compiled if of_compiled else model, eager):
+        for changed in (compiled if through == "compiled" else model, eager):
             torch.manual_seed(1)
             change(changed)
         dtype = eager.mean.dtype

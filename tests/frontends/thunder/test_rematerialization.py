@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks.programs import batch_norm
 from tests.frontends.thunder.programs import check, fake, jit, primitives, traced
+from tests.support.shares import each_pair
 from tests.zoo.plan_programs import (
     bias_gelu,
     layer_norm,
@@ -216,9 +217,9 @@ def test_torchs_random_numbers_are_drawn_once() -> None:
 # ---- the gradient of nll_loss
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-@pytest.mark.parametrize("shape", [(7, 11), (3, 11, 5), (11,)], ids=str)
-@pytest.mark.parametrize("weighted", [False, True])
+@each_pair(
+    reduction=["none", "sum", "mean"], shape=[(7, 11), (3, 11, 5), (11,)], weighted=[False, True]
+)
 def test_losses_of_classes(reduction: str, shape: tuple[int, ...], weighted: bool) -> None:
     classes = 11
     points = shape[:1] + shape[2:] if len(shape) > 1 else ()

@@ -435,7 +435,16 @@ def test_row_major_is_row_major_along_single_elements(strides: tuple[int, ...]) 
     assert [t.stride() for t in compiled(x)] == [t.stride() for t in program(x)]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "some"),
+    [
+        # Whether it is repeated, its order and the other's: any two of these are together.
+        pytest.param(torch.bfloat16, 5, id="16 bits"),
+        pytest.param(torch.bfloat16, 1, id="16 bits, all layouts", marks=pytest.mark.campaign),
+        # Layouts of 32 bits, of which other tests have all, are a control.
+        pytest.param(torch.float32, 7, id="32 bits"),
+    ],
+)
 @pytest.mark.parametrize(
     "program",
     [
@@ -446,7 +455,9 @@ def test_row_major_is_row_major_along_single_elements(strides: tuple[int, ...]) 
         lambda x, y: x.float(),
     ],
 )
-def test_16_bits_that_are_repeated_lie_as_they_stand(program: Any, dtype: torch.dtype) -> None:
+def test_16_bits_that_are_repeated_lie_as_they_stand(
+    program: Any, dtype: torch.dtype, some: int
+) -> None:
     """A kernel of torch computes with them in float, and reads steps of 0: the other operand says
     how the result lies. What the program converts itself is dense.
     """
@@ -457,8 +468,6 @@ def test_16_bits_that_are_repeated_lie_as_they_stand(program: Any, dtype: torch.
         itertools.permutations(range(3)),
         itertools.permutations(range(3)),
     )
-    # Layouts of 32 bits, of which other tests have all, are a control.
-    some = 1 if dtype is torch.bfloat16 else 7
     with interpreted():
         for kept, order, other in itertools.islice(layouts, 0, None, some):
             own = [n if k else 1 for n, k in zip(sizes, kept, strict=True)]
