@@ -6,7 +6,7 @@ its own dimension may be in range after flattening. Thunder takes bools in a lis
 and 1, and refuses slices that begin or end before the first element, as `x[-512:]` of a short `x`.
 
 Indexed writes with arguments that Thunder does not know: `index_add` with `alpha`, `index_put` with
-masks.
+masks, `scatter_` with `reduce`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.opaque_calls import or_opaque
 
 _INDICES = (dtypes.int32, dtypes.int64)
 
@@ -137,9 +139,34 @@ def index_add(
     added = source if alpha == 1 else ltorch.mul(source, alpha)
     if x.ndim:
         return symbol(x, dim, index, added)
-    row = ltorch.index_add(ltorch.unsqueeze(x, 0), dim, index, ltorch.reshape(added, (-1,)))
-    found: TensorProxy = ltorch.squeeze(row, 0)
+    found = _in_row(ltorch.index_add, x, dim, index, added)
     return ltorch.copy_(x, found) if symbol is ltorch.index_add_ else found
+
+
+def copy_at_indices(
+    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy
+) -> TensorProxy:
+    """Take a tensor of no dimensions as one of one element, for `index_copy_`."""
+    if x.ndim:
+        return symbol(x, dim, index, source)
+    return ltorch.copy_(x, _in_row(ltorch.index_copy, x, dim, index, source))
+
+
+def _in_row(
+    symbol: Symbol, x: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy
+) -> TensorProxy:
+    """Write to a tensor of no dimensions as to one of one element."""
+    row, places, values = (ltorch.reshape(t, (-1,)) for t in (x, index, source))
+    found: TensorProxy = ltorch.squeeze(symbol(row, dim, places, values), 0)
+    return found
+
+
+def scatter_(symbol: Symbol, x: Any, *args: Any, **options: Any) -> TensorProxy:
+    """Take `reduce`, with which torch scatters to a new tensor."""
+    if options.get("reduce") is None:
+        return symbol(x, *args, **options)
+    scattered = or_opaque(torch.scatter, ltorch.scatter)
+    return ltorch.copy_(x, scattered(x, *args, **options))
 
 
 def index_put(

@@ -105,6 +105,17 @@ def _fill_diagonal(self: Any, fill_value: float, wrap: bool = False) -> Any:
     return self.masked_fill_(is_diagonal, fill_value)
 
 
+def _float_power(self: Any, exponent: Any) -> Any:
+    known("float_power_")
+    found = torch.float_power(self, exponent)
+    if found.dtype != self.dtype:
+        raise RuntimeError(
+            f"float_power_: expected a base of dtype {found.dtype}, which the power has, got "
+            f"{self.dtype}; use pow_"
+        )
+    return self.copy_(found)
+
+
 def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute `x.name(..)` and copy it to `x`."""
     known(f"{name}_")
@@ -153,6 +164,7 @@ _OWN: Mapping[str, Function] = {
     "hardshrink": _hardshrink,
     "unfold": _unfold,
     "fill_diagonal_": _fill_diagonal,
+    "float_power_": _float_power,
 }
 
 
