@@ -1,4 +1,6 @@
-"""Gradients of values that are overwritten as a whole: torch gives zeros, not None."""
+"""Gradients of values that are overwritten as a whole, or repeated no times: torch gives zeros, not
+None.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +58,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "of two results": _of_two,
     "without autograd": _unseen,
     "not read": _not_read,
+    "repeated no times": lambda x, y: (x.repeat(0, 2), y.repeat(2, 1)),
     "slice_scatter": lambda x, y: torch.slice_scatter(x, y),
     "slice_scatter of what is computed": lambda x, y: torch.slice_scatter(x * 2, y, 1, 0, 9) * 2,
 }

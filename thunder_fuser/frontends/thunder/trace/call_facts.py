@@ -86,7 +86,6 @@ IN_ANOTHER_ORDER = frozenset(
     f"torch.{name}"
     for name in (
         *("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp"),
-        *("rand_like", "randn_like"),
     )
 ) | {pointwise.TRUNC_DIVIDE.id}
 """Calls that lie as a pointwise result of their operands, whose decomposition in Thunder does not
@@ -110,9 +109,13 @@ def keeps_format_on_cpus(bsym: BoundSymbol) -> bool:
 
 LIKE = frozenset(
     f"torch.{name}"
-    for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
+    for name in (
+        *("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal"),
+        *("rand_like", "randn_like"),
+    )
 )
-"""Calls that fill, or may fill, a tensor with one number in the layout of their operand."""
+"""Calls that fill, or may fill, a tensor with one number, or with random ones, in the layout of
+their operand."""
 
 
 _SAVES_NOTHING = frozenset(
