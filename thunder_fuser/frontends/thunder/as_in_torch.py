@@ -350,7 +350,6 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "index_add": indexing.index_add,
     "index_add_": indexing.index_add,
     "index_copy_": indexing.copy_at_indices,
-    "scatter_": indexing.scatter_,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,

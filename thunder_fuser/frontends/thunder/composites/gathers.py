@@ -12,7 +12,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
-from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, known
 
@@ -40,8 +39,7 @@ def _combinations(input: TensorProxy, r: int = 2, with_replacement: bool = False
 def repeat(symbol: Symbol, x: TensorProxy, *repeats: Any) -> TensorProxy:
     """Connect a result of no elements to the gradient of `x`, as torch does."""
     found: TensorProxy = symbol(x, *repeats)
-    is_empty = is_static(found.shape) and 0 in found.shape
-    if not is_empty or not requires_gradient(x):
+    if not is_static(found.shape) or 0 not in found.shape:
         return found
     return ltorch.reshape(ltorch.reshape(x, (-1,))[:0], tuple(found.shape))
 

@@ -6,7 +6,7 @@ its own dimension may be in range after flattening. Thunder takes bools in a lis
 and 1, and refuses slices that begin or end before the first element, as `x[-512:]` of a short `x`.
 
 Indexed writes with arguments that Thunder does not know: `index_add` with `alpha`, `index_put` with
-masks, `scatter_` with `reduce`.
+masks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder.torch as ltorch
-import torch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.opaque_calls import or_opaque
 
 _INDICES = (dtypes.int32, dtypes.int64)
 
@@ -159,14 +157,6 @@ def _in_row(
     row, places, values = (ltorch.reshape(t, (-1,)) for t in (x, index, source))
     found: TensorProxy = ltorch.squeeze(symbol(row, dim, places, values), 0)
     return found
-
-
-def scatter_(symbol: Symbol, x: Any, *args: Any, **options: Any) -> TensorProxy:
-    """Take `reduce`, with which torch scatters to a new tensor."""
-    if options.get("reduce") is None:
-        return symbol(x, *args, **options)
-    scattered = or_opaque(torch.scatter, ltorch.scatter)
-    return ltorch.copy_(x, scattered(x, *args, **options))
 
 
 def index_put(

@@ -10,7 +10,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
-from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites.arguments import (
     Unusual,
@@ -172,9 +171,6 @@ def _slice_scatter(
     first, last, _ = slice(start, end).indices(x.shape[axis])
     if src.shape != (*x.shape[:axis], max(last - first, 0), *x.shape[axis + 1 :]):
         raise Unusual
-    if src.shape == x.shape and requires_gradient(x):
-        # Torch gives zeros to what is overwritten.
-        return ltorch.where(places(x, axis) >= 0, src, x)
     found: TensorProxy = SLICE_SCATTER(x, src, axis, first, last)
     return found
 

@@ -32,6 +32,7 @@ METHODS: dict[str, Function] = _method_name_to_fn_map
 """Thunder's methods of tensors."""
 _original_unfold: Function = METHODS["unfold"]
 _original_where: Function = METHODS["where"]
+_original_scatter: Function = METHODS["scatter_"]
 
 
 def known(name: str) -> None:
@@ -128,6 +129,13 @@ def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     return self.copy_(found)
 
 
+def _scatter(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take `reduce`, which Thunder's update lacks."""
+    if not is_patched() or kwargs.get("reduce") is None:
+        return _original_scatter(self, *args, **kwargs)
+    return self.copy_(torch.scatter(self, *args, **kwargs))
+
+
 def _updates() -> Mapping[str, Function]:
     """Updates that Thunder lacks, of methods that compute a new tensor of the same size."""
     names = [name[:-1] for name in dir(torch.Tensor) if name.endswith("_") and name[0] != "_"]
@@ -165,6 +173,7 @@ _OWN: Mapping[str, Function] = {
     "unfold": _unfold,
     "fill_diagonal_": _fill_diagonal,
     "float_power_": _float_power,
+    "scatter_": _scatter,
 }
 
 
