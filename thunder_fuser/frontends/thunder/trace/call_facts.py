@@ -86,6 +86,8 @@ IN_ANOTHER_ORDER = frozenset(
     f"torch.{name}"
     for name in (
         *("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp"),
+        # Of a differentiated program only their parts are left.
+        *("rand_like", "randn_like"),
     )
 ) | {pointwise.TRUNC_DIVIDE.id}
 """Calls that lie as a pointwise result of their operands, whose decomposition in Thunder does not
