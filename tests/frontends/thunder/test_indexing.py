@@ -302,3 +302,20 @@ def test_slices_that_begin_or_end_before_the_first_element() -> None:
         ]
 
     check(program, torch.randn(4, 4, dtype=torch.float64, requires_grad=True))
+
+
+UPDATES: dict[str, Program] = {
+    "sum": lambda x, i, y: (x * 2).scatter_(0, i, y, reduce="add") + 1,
+    "product": lambda x, i, y: (x * 2).scatter_(0, i, y, reduce="multiply") + 1,
+    "a number": lambda x, i, y: (x * 2).scatter_(0, i, 2.0, reduce="add") + 1,
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_scatter_with_reduction(name: str) -> None:
+    check(UPDATES[name], torch.randn(3, 4), torch.randint(3, (2, 4)), torch.randn(2, 4))
+
+
+def test_index_copy_into_no_dimensions() -> None:
+    x, y = (torch.randn((), requires_grad=True) for _ in range(2))
+    check(lambda x, i, y: (x * 2).index_copy_(0, i, y) * y, x, torch.tensor(0), y)

@@ -352,3 +352,16 @@ def test_compiling_draws_no_random_numbers(program: Any) -> None:
         found.append(run(x))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
     torch.testing.assert_close(found[0], found[2])
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, torch.randn_like])
+def test_numbers_like_a_tensor_lie_as_it_does(draw: Callable[..., torch.Tensor]) -> None:
+    """Also where the kernel reads nothing else of it, and of views of what is computed."""
+    x = torch.randn(3, 4, 5).permute(2, 0, 1)
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return draw(x) + 1, draw(x.transpose(0, 1)) * 2, draw((x * 2).transpose(1, 2)) + x.mT
+
+    for ours, eager in zip(jit(program)(x), program(x), strict=True):
+        assert ours.stride() == eager.stride()
+    assert 0.5 < (jit(program)(x)[0] - 1).std() / draw(x).std() < 2

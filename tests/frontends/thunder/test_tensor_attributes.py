@@ -140,3 +140,19 @@ def test_cauchy_numbers() -> None:
 def test_generators_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="default generator"):
         jit(lambda x, g: (x * 2).normal_(generator=g))(torch.ones(3), torch.Generator())
+
+
+def test_power_in_float64() -> None:
+    """`float_power_` computes in float64, and does not round to what it updates."""
+    x = torch.rand(3, dtype=torch.float64)
+    expected = x**3
+    assert torch.equal(jit(lambda x: x.float_power_(3))(x), expected)
+    with pytest.raises(RuntimeError, match=r"expected a base of dtype torch\.float64.*use pow_"):
+        jit(lambda x: x.float_power_(3))(torch.rand(3))
+
+
+def test_update_of_an_operator_with_numbers() -> None:
+    """`aten::ldexp` has an overload of numbers only."""
+    x = torch.tensor([1.0, 3.0])
+    jit(lambda x: x.ldexp_(torch.tensor([2, 3])))(x)
+    assert x.tolist() == [4.0, 24.0]

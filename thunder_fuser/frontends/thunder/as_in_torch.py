@@ -20,7 +20,7 @@ one value, which torch refuses.
 
 *Indexed writes* (`composites/indexing.py`).
 
-*Repeats by a tensor* (`composites/gathers.py`).
+*Repeats by a tensor, or of no elements* (`composites/gathers.py`).
 
 *Pads with elements of the tensor*, modes that Thunder does not know (`composites/padding.py`).
 
@@ -349,6 +349,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "copy_": _copy,
     "index_add": indexing.index_add,
     "index_add_": indexing.index_add,
+    "index_copy_": indexing.copy_at_indices,
     "pow": _pow,
     "pow_": _pow,
     "sub": difference,
@@ -365,6 +366,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "index_put": indexing.index_put,
     "index_put_": indexing.index_put,
     "round_": _round,
+    "repeat": gathers.repeat,
     "squeeze": _squeeze,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),

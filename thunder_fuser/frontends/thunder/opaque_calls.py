@@ -48,9 +48,11 @@ _STATISTICS = "running_"
 
 def computes(packet: OpOverloadPacket) -> bool:
     """True if the overloads of an operator return tensors, which share no memory with operands,
-    and update none. Those of batch norms do not all say that running statistics are updated.
+    and update none. Those of batch norms do not all say that running statistics are updated; some
+    operators have one of numbers, for TorchScript.
     """
     every = [getattr(packet, name)._schema for name in packet.overloads()]
+    every = [s for s in every if not _is_of_numbers(s)]
     schemas = [s for s in every if not s.is_mutable or any(map(_is_updated, s.arguments))]
     return bool(schemas) and all(
         schema.returns
@@ -58,6 +60,10 @@ def computes(packet: OpOverloadPacket) -> bool:
         and not any(a.alias_info or a.name.startswith(_STATISTICS) for a in schema.arguments)
         for schema in schemas
     )
+
+
+def _is_of_numbers(schema: torch._C.FunctionSchema) -> bool:
+    return not any("Tensor" in str(x.type) for x in (*schema.arguments, *schema.returns))
 
 
 def _is_updated(argument: torch._C.Argument) -> bool:

@@ -68,7 +68,7 @@ def requiring_gradients(
                 continue
             take(symbol.subsymbols)
             operands = [p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy)]
-            made = [p for p in symbol.flat_proxy_outs if _is_differentiable(p)]
+            made = [p for p in symbol.flat_proxy_outs if is_differentiable(p)]
             for x in (*operands, *made):
                 if ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags:
                     sharing.setdefault(memory(x.name), set()).add(x.name)
@@ -87,7 +87,8 @@ def detaches(symbol: BoundSymbol) -> bool:
     return bool(symbol.sym.id == "torch.detach")
 
 
-def _is_differentiable(x: object) -> bool:
+def is_differentiable(x: object) -> bool:
+    """True for a tensor of numbers that have gradients, unless it is detached."""
     return (
         isinstance(x, TensorProxy)
         and dtypes.is_inexact_dtype(x.dtype)

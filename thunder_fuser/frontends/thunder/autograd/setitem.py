@@ -1,4 +1,5 @@
-"""Grad transform of `x[index] = value` in a region, whose value may have been repeated.
+"""Grad transforms of `x[index] = value` in a region, whose value may have been repeated, and of
+`slice_scatter`, which gives zeros to what it overwrites, though it be all of `x`.
 
 Thunder's rule reads the gradient at the index. If that is a mask, the result has one element for
 each True; if it is a list, a tensor of indices is needed to read it.
@@ -20,6 +21,8 @@ from thunder_fuser.frontends.thunder.autograd.rules import Rule, put_to
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.claims.setitem import mask_in, region_of, stripped
 from thunder_fuser.frontends.thunder.claims.write_region import MOST_BOXES, Box, Region
+from thunder_fuser.frontends.thunder.composites.arguments import cut
+from thunder_fuser.frontends.thunder.composites.movement import SLICE_SCATTER
 
 
 def _setitem(x: TensorProxy, index: Any, value: Any) -> TensorProxy:
@@ -83,4 +86,17 @@ def _part(g: TensorProxy, box: Box, into: Region, chosen: range) -> TensorProxy:
     return ltorch.reshape(ltorch.permute(inside, (*order, *fixed)), sizes)
 
 
-RULES: Mapping[PrimIDs | str, Rule] = {PrimIDs.COPY_WITH_SETITEM: _setitem}
+def _slice_scatter(
+    x: TensorProxy, src: TensorProxy, axis: int, first: int, last: int
+) -> TensorProxy:
+    result: TensorProxy = SLICE_SCATTER(x, src, axis, first, last)
+    g = get_grad(result)
+    put_grad(x, SLICE_SCATTER(g, ltorch.zeros_like(src), axis, first, last))
+    put_grad(src, cut(g, axis, first, max(first, last)))
+    return result
+
+
+RULES: Mapping[PrimIDs | str, Rule] = {
+    PrimIDs.COPY_WITH_SETITEM: _setitem,
+    SLICE_SCATTER.id: _slice_scatter,
+}

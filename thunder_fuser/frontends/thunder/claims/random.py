@@ -18,9 +18,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import FuserTypeError, InternalError, Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.create import refuse_new
+from thunder_fuser.frontends.thunder.claims.layout import lying_as
 from thunder_fuser.frontends.thunder.claims.operands import data_type
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import random
 from thunder_fuser.segment.regions.joint_graph import Role
 
@@ -48,7 +49,7 @@ def _refuse(op: str, sizes: Sequence[object], device: Device, dtype: object) -> 
 
 def _refuse_uniform(
     shape: Sequence[object], low: object, high: object, *, device: Device, dtype: object,
-    seed: object = None, offset: object = None,
+    seed: object = None, offset: object = None, like: object = None,
 ) -> Refusal | None:  # fmt: skip
     if any(isinstance(x, TensorProxy) for x in (seed, offset)):
         return Refusal("seed", "a seed or an offset for each element stays with torch")
@@ -57,22 +58,25 @@ def _refuse_uniform(
 
 def _refuse_normal(
     shape: Sequence[object], *, device: Device, dtype: object, seed: object = None,
-    offset: object = None,
+    offset: object = None, like: object = None,
 ) -> Refusal | None:  # fmt: skip
     return _refuse("normal", shape, device, dtype)
 
 
 def _uniform(
     b: FusionBuilder, shape: Sequence[int], low: Val, high: Val, *, device: Device, dtype: object,
-    seed: Val, offset: Val,
+    seed: Val, offset: Val, like: TensorView | None = None,
 ) -> Val:  # fmt: skip
-    return b.random("uniform", shape, (low, high), (seed, offset), data_type(dtype))
+    made = b.random("uniform", shape, (low, high), (seed, offset), data_type(dtype))
+    return made if like is None else lying_as(b, made, [like])
 
 
 def _normal(
-    b: FusionBuilder, shape: Sequence[int], *, device: Device, dtype: object, seed: Val, offset: Val
-) -> Val:
-    return b.random("normal", shape, (0.0, 1.0), (seed, offset), data_type(dtype))
+    b: FusionBuilder, shape: Sequence[int], *, device: Device, dtype: object, seed: Val,
+    offset: Val, like: TensorView | None = None,
+) -> Val:  # fmt: skip
+    made = b.random("normal", shape, (0.0, 1.0), (seed, offset), data_type(dtype))
+    return made if like is None else lying_as(b, made, [like])
 
 
 def _stateful(b: FusionBuilder, *arguments: object, **options: object) -> Val:

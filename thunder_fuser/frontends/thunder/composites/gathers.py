@@ -12,6 +12,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, known
 
 _MOST_PLACES = 1 << 14
@@ -33,6 +34,14 @@ def _combinations(input: TensorProxy, r: int = 2, with_replacement: bool = False
     if not places:
         return ltorch.zeros((0, r), device=input.device, dtype=input.dtype)
     return input[ltorch.reshape(ltorch.tensor(places, device=input.device), (-1, r))]
+
+
+def repeat(symbol: Symbol, x: TensorProxy, *repeats: Any) -> TensorProxy:
+    """Connect a result of no elements to the gradient of `x`, as torch does."""
+    found: TensorProxy = symbol(x, *repeats)
+    if not is_static(found.shape) or 0 not in found.shape:
+        return found
+    return ltorch.reshape(ltorch.reshape(x, (-1,))[:0], tuple(found.shape))
 
 
 def repeat_interleave(

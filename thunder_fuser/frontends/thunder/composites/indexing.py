@@ -137,9 +137,26 @@ def index_add(
     added = source if alpha == 1 else ltorch.mul(source, alpha)
     if x.ndim:
         return symbol(x, dim, index, added)
-    row = ltorch.index_add(ltorch.unsqueeze(x, 0), dim, index, ltorch.reshape(added, (-1,)))
-    found: TensorProxy = ltorch.squeeze(row, 0)
+    found = _in_row(ltorch.index_add, x, dim, index, added)
     return ltorch.copy_(x, found) if symbol is ltorch.index_add_ else found
+
+
+def copy_at_indices(
+    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy
+) -> TensorProxy:
+    """Take a tensor of no dimensions as one of one element, for `index_copy_`."""
+    if x.ndim:
+        return symbol(x, dim, index, source)
+    return ltorch.copy_(x, _in_row(ltorch.index_copy, x, dim, index, source))
+
+
+def _in_row(
+    symbol: Symbol, x: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy
+) -> TensorProxy:
+    """Write to a tensor of no dimensions as to one of one element."""
+    row, places, values = (ltorch.reshape(t, (-1,)) for t in (x, index, source))
+    found: TensorProxy = ltorch.squeeze(symbol(row, dim, places, values), 0)
+    return found
 
 
 def index_put(

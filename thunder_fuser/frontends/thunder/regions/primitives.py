@@ -102,15 +102,19 @@ def _tagged_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     return ended
 
 
+_FILL = frozenset({PrimIDs.FULL, PrimIDs.UNIFORM, PrimIDs.RANDN})
+
+
 def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
-    """Yield the prims of a symbol; in a call such as zeros_like, FULL gets the operand whose layout
-    its result has. Not in the backward: no tensor is saved for a gradient's layout alone.
+    """Yield the prims of a symbol; in a call such as zeros_like, what fills the result gets the
+    operand whose layout it has. Not in the backward: no tensor is saved for a gradient's layout
+    alone.
     """
     knows = whole.sym.id in LIKE and not is_backward(whole)
     read = tensors(whole.flat_proxy_args) if knows else []
     like = next((p for p in read if p.device == whole.flat_proxy_outs[0].device), None)
     for prim in flatten(whole):
-        if like is not None and prim.sym.id is PrimIDs.FULL and is_supported(like):
+        if like is not None and prim.sym.id in _FILL and is_supported(like):
             prim = prim.from_bsym(kwargs={**prim.kwargs, "like": like})
         yield prim
 

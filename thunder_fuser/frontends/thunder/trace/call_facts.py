@@ -86,6 +86,7 @@ IN_ANOTHER_ORDER = frozenset(
     f"torch.{name}"
     for name in (
         *("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp"),
+        # Of a differentiated program only their parts are left.
         *("rand_like", "randn_like"),
     )
 ) | {pointwise.TRUNC_DIVIDE.id}
@@ -110,9 +111,13 @@ def keeps_format_on_cpus(bsym: BoundSymbol) -> bool:
 
 LIKE = frozenset(
     f"torch.{name}"
-    for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
+    for name in (
+        *("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal"),
+        *("rand_like", "randn_like"),
+    )
 )
-"""Calls that fill, or may fill, a tensor with one number in the layout of their operand."""
+"""Calls that fill, or may fill, a tensor with one number, or with random ones, in the layout of
+their operand."""
 
 
 _SAVES_NOTHING = frozenset(

@@ -29,6 +29,9 @@ from thunder.transforms import autodiff
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import differentiating
 from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.updates.overwritten_arguments import (
+    with_zeros_of_overwritten,
+)
 from thunder_fuser.frontends.thunder.updates.updated_arguments import (
     COPIES,
     returned_by,
@@ -225,6 +228,7 @@ def _on_trace(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
         _history.reset(token)
     if is_patched():
         found.bound_symbols = [_unseen(_of_a_shape(s)) for s in found.bound_symbols]
+        found = with_zeros_of_overwritten(trace, found)
     return found
 
 

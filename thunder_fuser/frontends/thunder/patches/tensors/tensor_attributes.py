@@ -32,6 +32,7 @@ METHODS: dict[str, Function] = _method_name_to_fn_map
 """Thunder's methods of tensors."""
 _original_unfold: Function = METHODS["unfold"]
 _original_where: Function = METHODS["where"]
+_original_scatter: Function = METHODS["scatter_"]
 
 
 def known(name: str) -> None:
@@ -105,6 +106,17 @@ def _fill_diagonal(self: Any, fill_value: float, wrap: bool = False) -> Any:
     return self.masked_fill_(is_diagonal, fill_value)
 
 
+def _float_power(self: Any, exponent: Any) -> Any:
+    known("float_power_")
+    found = torch.float_power(self, exponent)
+    if found.dtype != self.dtype:
+        raise RuntimeError(
+            f"float_power_: expected a base of dtype {found.dtype}, which the power has, got "
+            f"{self.dtype}; use pow_"
+        )
+    return self.copy_(found)
+
+
 def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute `x.name(..)` and copy it to `x`."""
     known(f"{name}_")
@@ -115,6 +127,13 @@ def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
             f"{self.dtype}"
         )
     return self.copy_(found)
+
+
+def _scatter(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take `reduce`, which Thunder's update lacks."""
+    if not is_patched() or kwargs.get("reduce") is None:
+        return _original_scatter(self, *args, **kwargs)
+    return self.copy_(torch.scatter(self, *args, **kwargs))
 
 
 def _updates() -> Mapping[str, Function]:
@@ -153,6 +172,8 @@ _OWN: Mapping[str, Function] = {
     "hardshrink": _hardshrink,
     "unfold": _unfold,
     "fill_diagonal_": _fill_diagonal,
+    "float_power_": _float_power,
+    "scatter_": _scatter,
 }
 
 
