@@ -4,6 +4,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     aten_operators,
     autocast,
     broadcasts,
+    checkpoints,
     creation_options,
     made_objects,
     named_tuples,
@@ -20,6 +21,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
 PATCHES = (
     aten_operators,
     broadcasts,
+    checkpoints,
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,
