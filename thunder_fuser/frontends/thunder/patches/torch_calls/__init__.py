@@ -6,6 +6,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     broadcasts,
     checkpoints,
     creation_options,
+    lists_of_tensors,
     made_objects,
     named_tuples,
     numpy_numbers,
@@ -22,6 +23,7 @@ PATCHES = (
     aten_operators,
     broadcasts,
     checkpoints,
+    lists_of_tensors,
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,

@@ -53,13 +53,15 @@ def _checkpoint(
     return _recomputed(function, args, kwargs)
 
 
-@interpreter.make_opaque
-def _warn_of_contexts() -> None:
+def _warn() -> None:
     warnings.warn(
         "torch.utils.checkpoint: context_fn is ignored in a compiled function, whose backward "
         "computes everything in the checkpoint again",
         stacklevel=2,
     )
+
+
+_warn_of_contexts = interpreter.make_opaque(_warn)
 
 
 def _recomputed(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

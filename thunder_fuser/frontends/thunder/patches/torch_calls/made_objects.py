@@ -31,7 +31,7 @@ _made: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
 """For each tracing, by identity: what stands for an object; None while its attributes are built."""
 
 
-def _new_object(kind: type, names: Sequence[str], values: Sequence[Any], /) -> Any:
+def _new_object(kind: Any, names: Sequence[str], values: Sequence[Any], /) -> Any:
     found: Any = kind.__new__(kind)
     found.__dict__.update(zip(names, values, strict=True))
     return found
@@ -66,7 +66,9 @@ class _Copied:
 
     def __init__(self, held: Any) -> None:
         self.held = held.copy() if isinstance(held, set) else held
-        self.new = partial(deque, maxlen=held.maxlen) if isinstance(held, deque) else type(held)
+        self.new: Any = (
+            partial(deque, maxlen=held.maxlen) if isinstance(held, deque) else type(held)
+        )
 
 
 _dictionary = ex.register_operator(
