@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain
+from typing import NamedTuple
 
 from thunder.core import dtypes
 from thunder.core.compile_data import get_compile_data
@@ -59,7 +60,29 @@ def requiring_gradients(
     inside of calls included, and what is updated. `memory` gives tensors that share memory one
     name: an update that gives a tensor a history gives it to its other names and to its views.
     """
-    names: set[str] = set()
+    return set(gradient_sources(symbols, memory).of_results)
+
+
+class Sources(NamedTuple):
+    """Which arguments gradients of tensors go to, each a bit of an int.
+
+    arguments   bits of those that require gradients and are read
+    of_results  bits of the arguments that each tensor which requires a gradient depends on
+    """
+
+    arguments: dict[str, int]
+    of_results: dict[str, int]
+
+    def of(self, name: str) -> int:
+        """Return the bits of the arguments that a result of this name, or an argument, has."""
+        return self.arguments.get(name, 0) | self.of_results.get(name, 0)
+
+
+def gradient_sources(
+    symbols: Iterable[BoundSymbol], memory: Callable[[str], str] = lambda name: name
+) -> Sources:
+    """Return the arguments that each tensor depends on; `memory` as in `requiring_gradients`."""
+    found = Sources({}, {})
     sharing: dict[str, set[str]] = {}
 
     def take(symbols: Iterable[BoundSymbol]) -> None:
@@ -69,17 +92,21 @@ def requiring_gradients(
             take(symbol.subsymbols)
             operands = [p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy)]
             made = [p for p in symbol.flat_proxy_outs if is_differentiable(p)]
+            sources = 0
             for x in (*operands, *made):
                 if ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags:
                     sharing.setdefault(memory(x.name), set()).add(x.name)
-            is_detached = bool(symbol.flat_proxy_outs) and not made
-            if not is_detached and any(p.requires_grad or p.name in names for p in operands):
-                names.update(p.name for p in made)
-                for target in targets(symbol):
-                    names.update(sharing.get(memory(target), {target}))
+            for x in operands:
+                if x.requires_grad:
+                    found.arguments.setdefault(x.name, 1 << len(found.arguments))
+                sources |= found.of(x.name)
+            if sources and (made or not symbol.flat_proxy_outs):
+                written = (sharing.get(memory(x), {x}) for x in targets(symbol))
+                for name in (*(p.name for p in made), *chain.from_iterable(written)):
+                    found.of_results[name] = found.of_results.get(name, 0) | sources
 
     take(symbols)
-    return names
+    return found
 
 
 def detaches(symbol: BoundSymbol) -> bool:

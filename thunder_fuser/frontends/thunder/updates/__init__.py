@@ -8,6 +8,7 @@ from thunder_fuser.frontends.thunder.updates import (
     layouts_asked,
     order,
     owned_results,
+    reached_arguments,
     repeated_arguments,
     update_gradients,
     updated_arguments,
@@ -26,5 +27,7 @@ def register() -> None:
         updated_arguments,
         # Over the patches of updated arguments, to which it gives the other results.
         detached_results,
+        # Over those of detached results, whose gradients it takes to be none.
+        reached_arguments,
     ):
         patch.register()

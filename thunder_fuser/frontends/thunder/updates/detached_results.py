@@ -36,7 +36,7 @@ def detached_results(trace: TraceCtx) -> tuple[int, ...]:
     """
     returned = returned_by(trace)
     arguments = (x for x in returned["flat_args"] if isinstance(x, TensorProxy) and x.requires_grad)
-    reached = requiring_gradients(trace.bound_symbols[:-1], _memories(trace)).union(
+    reached = requiring_gradients(trace.bound_symbols[:-1], memories(trace)).union(
         x.name for x in arguments
     )
     return tuple(
@@ -46,7 +46,7 @@ def detached_results(trace: TraceCtx) -> tuple[int, ...]:
     )
 
 
-def _memories(trace: TraceCtx) -> Callable[[str], str]:
+def memories(trace: TraceCtx) -> Callable[[str], str]:
     """Return what names the memory of a tensor: its own name where nothing is updated."""
     if not any(map(updates, trace.bound_symbols)):
         return lambda name: name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from functools import partial
 from typing import Any
@@ -207,6 +207,12 @@ def _clear_items(held: dict[Any, Any]) -> None:
         del held[key]
 
 
+def _move_to_end(held: OrderedDict[Any, Any], key: Any, last: bool = True) -> None:
+    others = [] if last else [name for name in held if name != key]
+    for name in [key, *others]:
+        held[name] = held.pop(name)
+
+
 def _sort(held: list[Any], *, key: Function | None = None, reverse: bool = False) -> None:
     held[:] = sorted(held, key=key, reverse=reverse)
 
@@ -258,6 +264,8 @@ _INTERPRETED: Mapping[Any, Function] = {
     list.remove: _remove,
     list.clear: _clear,
     dict.clear: _clear_items,
+    OrderedDict.clear: _clear_items,
+    OrderedDict.move_to_end: _move_to_end,
     list.sort: _sort,
     list.__imul__: _repeated,
     list.count: _count,

@@ -8,6 +8,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
     random_updates,
     tensor_attributes,
     tensor_comparisons,
+    tensors_changed,
     unbound_methods,
     unknown_numbers,
 )
@@ -20,6 +21,7 @@ PATCHES = (
     random_updates,
     tensor_attributes,
     tensor_comparisons,
+    tensors_changed,
     unbound_methods,
     unknown_numbers,
 )

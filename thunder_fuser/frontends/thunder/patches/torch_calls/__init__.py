@@ -4,7 +4,9 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     aten_operators,
     autocast,
     broadcasts,
+    checkpoints,
     creation_options,
+    lists_of_tensors,
     made_objects,
     named_tuples,
     numpy_numbers,
@@ -20,6 +22,8 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
 PATCHES = (
     aten_operators,
     broadcasts,
+    checkpoints,
+    lists_of_tensors,
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,

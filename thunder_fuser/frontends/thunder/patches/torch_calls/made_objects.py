@@ -3,13 +3,17 @@
 Thunder returns tensors, numbers, and lists, dictionaries and dataclasses of these, and raised for
 objects of any other class. Here the epilogue makes an object of the same class whose attributes are
 those that the traced one has at the end. A dictionary is made of its keys, which may be arguments,
-or members of enumerations, and its values. For functions compiled with this executor.
+or members of enumerations, and its values; so are the dictionaries and deques of `collections`, as
+torchvision's segmentation models return them. Sets and ranges have no tensors, and are copied. For
+functions compiled with this executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,8 +31,8 @@ _made: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
 """For each tracing, by identity: what stands for an object; None while its attributes are built."""
 
 
-def _new_object(kind: type, names: Sequence[str], values: Sequence[Any], /) -> Any:
-    found: Any = object.__new__(kind)
+def _new_object(kind: Any, names: Sequence[str], values: Sequence[Any], /) -> Any:
+    found: Any = kind.__new__(kind)
     found.__dict__.update(zip(names, values, strict=True))
     return found
 
@@ -42,19 +46,46 @@ _new = ex.register_operator(
 
 
 def _new_dictionary(keys: _Keys, values: Sequence[Any], /) -> dict[Any, Any]:
-    return dict(zip(keys.keys, values, strict=True))
+    found: dict[Any, Any] = keys.new()
+    for key, value in zip(keys.keys, values, strict=True):  # A counter's `update` would count.
+        found[key] = value
+    return found
 
 
 class _Keys:
-    """Keys of a dictionary, of which the epilogue knows no parts."""
+    """Keys of a dictionary, and what makes an empty one: the epilogue knows no parts of them."""
 
-    def __init__(self, keys: Iterable[Any]) -> None:
-        self.keys = tuple(keys)
+    def __init__(self, held: dict[Any, Any]) -> None:
+        self.keys = tuple(held)
+        factory = (held.default_factory,) if isinstance(held, defaultdict) else ()
+        self.new = partial(type(held), *factory)
+
+
+class _Copied:
+    """A collection of constants that a call copies, or an empty deque that it fills."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held.copy() if isinstance(held, set) else held
+        self.new: Any = (
+            partial(deque, maxlen=held.maxlen) if isinstance(held, deque) else type(held)
+        )
 
 
 _dictionary = ex.register_operator(
     "new_dictionary", meta=lambda keys, values, /: AnyProxy(None), fn=_new_dictionary
 )
+_deque = ex.register_operator(
+    "new_deque",
+    meta=lambda copied, values, /: AnyProxy(None),
+    fn=lambda copied, values, /: copied.new(values),
+)
+_copy = ex.register_operator(
+    "new_copy",
+    meta=lambda copied, /: AnyProxy(None),
+    fn=lambda copied, /: copied.new(copied.held) if copied.new is set else copied.held,
+)
+_DICTIONARIES = (OrderedDict, defaultdict, Counter)
+_CONSTANT = (set, frozenset, range)
 _PRINTED = (str, int, float, bool, type(None))
 """Types of the keys that a trace prints."""
 
@@ -62,7 +93,7 @@ _PRINTED = (str, int, float, bool, type(None))
 def _is_plain_object(value: Any) -> bool:
     """True for an object that consists of the attributes in its `__dict__`."""
     kind: Any = type(value)
-    return (
+    return kind is SimpleNamespace or (
         kind.__new__ is object.__new__
         and type(getattr(value, "__dict__", None)) is dict
         and not any(vars(base).get("__slots__") for base in kind.__mro__)
@@ -74,8 +105,14 @@ def _is_plain_object(value: Any) -> bool:
 def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     """Return what the epilogue returns for a wrapped result of the program."""
     held = unwrap(wrapped)
-    if type(held) is dict and _is_made_of_keys(wrapped) and is_patched():
-        return _dictionary(_Keys(held), tuple(_items(wrapped)))
+    if is_patched() and not _is_given(wrapped):
+        kind = type(held)
+        if (kind is dict and _is_made_of_keys(wrapped)) or kind in _DICTIONARIES:
+            return _dictionary(_Keys(held), tuple(_items(wrapped)))
+        if kind is deque:
+            return _deque(_Copied(deque(maxlen=held.maxlen)), tuple(held))
+        if kind in _CONSTANT and not any(isinstance(x, Proxy) for x in held):
+            return _copy(_Copied(held))
     try:
         return original(wrapped)
     except NotImplementedError:
@@ -90,10 +127,15 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     return made[id(held)]
 
 
+def _is_given(wrapped: Any) -> bool:
+    """True for a value that the epilogue gets from the caller."""
+    return hasattr(wrapped, "anyproxy") or bool(
+        jit_ext.should_register_for_prologue(wrapped.provenance)
+    )
+
+
 def _is_made_of_keys(wrapped: Any) -> bool:
-    """True for a dictionary of the program with keys that a trace does not print."""
-    if hasattr(wrapped, "anyproxy") or jit_ext.should_register_for_prologue(wrapped.provenance):
-        return False
+    """True for a dictionary with keys that a trace does not print."""
     return not any(isinstance(key, Proxy) for key in unwrap(wrapped)) and any(
         type(key) not in _PRINTED or jit_ext.should_register_for_prologue(known.provenance)
         for key, known in wrapped.key_wrappers.items()
