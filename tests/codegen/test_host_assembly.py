@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -179,5 +180,5 @@ def test_rows_of_odd_sizes_are_loaded_in_vectors(
         pytest.skip("clang was not read")
     found = assembly(of_odd_rows(name, DataType[dtype], columns), cpu)
     # Lanes of an address, and the program of a completely unrolled row.
-    assert "vpextrd" not in found and "vpextrq" not in found
+    assert not re.search("vpextr[dq]", found)
     assert len(found.splitlines()) < 3000

@@ -59,7 +59,10 @@ def source(fusion: Fusion, device: DeviceInfo = CPU) -> str:
 def test_exponentials_are_computed_once_on_a_host(columns: int) -> None:
     for fusion in (norm("softmax", 16, columns), softmax_backward(16, columns)):
         assert held(fusion) == ["exp"]
-        assert len(re.findall(r"tf::(brief::)?exp\(", source(fusion))) == 1
+        written = source(fusion)
+        # A last vector that is not a whole one is apart, and has tests.
+        bodies = 2 if f"v <= {columns - 1}" in written else 1
+        assert len(re.findall(r"tf::(brief::)?exp\(", written)) == bodies
 
 
 def test_what_is_cheap_is_computed_again() -> None:
