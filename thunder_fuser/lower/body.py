@@ -23,18 +23,23 @@ class Memory:
     alignment  alignment of its first element, in bytes
     elements   extent from the first to the last element
     anywhere   vector loads may be unaligned, as on a CPU
+    tail_apart the loop's last vector is a copy of the body, with tests that the others do not have:
+               neighbours are loaded one by one, which a compiler makes vectors of
     """
 
     alignment: int
     elements: Form | int
     anywhere: bool = False
+    tail_apart: bool = False
 
     @staticmethod
-    def of(tensor: TensorView, layout: Layout, anywhere: bool = False) -> Memory:
+    def of(
+        tensor: TensorView, layout: Layout, anywhere: bool = False, tail_apart: bool = False
+    ) -> Memory:
         """Return the memory of a tensor whose root domain has the layout."""
         steps = zip(tensor.domain.root, layout.strides, strict=True)
         elements = 1 + sum((d.size - 1) * stride for d, stride in steps)
-        return Memory(layout.alignment, elements, anywhere)
+        return Memory(layout.alignment, elements, anywhere, tail_apart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +69,12 @@ class KernelBody:
     expected: Mapping[TensorView, Layout] = field(default_factory=dict)
     given: Container[Val] = ()
 
-    def memory(self, device: DeviceInfo) -> dict[int, Memory]:
+    def memory(self, device: DeviceInfo, tail_apart: bool = False) -> dict[int, Memory]:
         """Return the memory of each load on `device`, by tensor id."""
         anywhere = device.threads_are_serial
-        return {t.id: Memory.of(t, layout, anywhere) for t, layout in self.loads.items()}
+        return {
+            t.id: Memory.of(t, layout, anywhere, tail_apart) for t, layout in self.loads.items()
+        }
 
     def bytes_in_memory(self, tensor: TensorView) -> int:
         """Return the size of a loaded tensor; what is repeated by a stride of 0 counts once."""

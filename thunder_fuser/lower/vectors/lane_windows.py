@@ -120,12 +120,14 @@ def edge_windows(
 ) -> tuple[VectorAccess, ...] | None:
     """Return aligned windows that cover the addresses, at most half as many as these, each entirely
     inside or outside the memory; or one unaligned window that is provably inside, if the memory
-    allows that. None if there are none.
+    allows that. None if there are none, and for neighbours of which only the last vector has tests.
     """
     if memory.anywhere and len(table) == vector and (run := run_of_lanes(table, vector)):
         (window,) = run
         if all(provable(end, 0, None) for end in ends_of(window, memory)):
             return run
+        if memory.tail_apart:
+            return None
     distinct = len(set(table.values()))
     width = min(vector, ACCESS_BYTES // itemsize)
     while width > 1:

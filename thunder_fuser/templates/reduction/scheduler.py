@@ -196,6 +196,9 @@ class _Candidate:
 
     def _mapped(self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping) -> MappedRows:
         space, grid_split = self.arrangement.space, self.arrangement.grid_split
+        # Columns that a core takes in turn, of which the last vector is not a whole one.
+        serial = self.device.threads_are_serial
+        tail_apart = serial and self.axis == "columns" and bool(pulled.inside)
         # Lanes of rows are guarded one by one; vectors of columns are stored whole.
         vectorized = self.axis == "columns" or not pulled.inside
         row_stores = self._stores(pulled.row_stores, lanes, vectorized and self.axis == "rows")
@@ -207,14 +210,14 @@ class _Candidate:
             lanes=lanes,
             inside=pulled.inside,
             graph=pulled.graph,
-            accesses=plan_accesses(pulled.graph, lanes, self.body.memory(self.device)),
+            accesses=plan_accesses(pulled.graph, lanes, self.body.memory(self.device, tail_apart)),
             reductions=Reductions(
                 of_rows=tuple(_row_reductions(pulled)),
                 of_grid=tuple(map(_grid_reduction, pulled.totals)),
                 epilogues=tuple(map(self._epilogue, pulled.epilogues)),
             ),
             writes=Writes(
-                elements=tuple(self._stores(pulled.element_stores, lanes, vectorized)),
+                elements=tuple(self._stores(pulled.element_stores, lanes, vectorized, tail_apart)),
                 passes=tuple(store_passes(pulled, grid_split, self.body.updates)),
                 rows=tuple(row_stores),
             ),
@@ -284,14 +287,22 @@ class _Candidate:
                 yield tensor
 
     def _stores(
-        self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, vectorized: bool
+        self,
+        stores: Sequence[tuple[TensorView, Value, Form]],
+        lanes: Lanes,
+        vectorized: bool,
+        tail_apart: bool = False,
     ) -> Iterator[Store]:
-        """Yield stores; `vectorized`: all lanes of a vector are stored at once, if all exist."""
+        """Yield stores; `vectorized`: all lanes of a vector are stored at once, if all exist, and
+        with their `tail_apart` in one piece or one by one.
+        """
         for tensor, value, address in stores:
             windows: tuple[VectorAccess, ...] = ()
             if vectorized:
                 aligned = self.body.stores[tensor].alignment
                 windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
+            if tail_apart and len(windows) > 1:
+                windows = ()
             past = streams(tensor, self.body, self.device)
             yield Store(tensor, value, address, windows, past)
 
