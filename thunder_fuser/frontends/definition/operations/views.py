@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from thunder_fuser.analysis.region import everything, leaves
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.definition.operations.arguments import (
     flag,
@@ -249,22 +250,24 @@ def _check_program(x: TensorView, program: Sequence[Transform]) -> None:
 
 
 def _check_reads(x: TensorView, program: Sequence[Transform]) -> None:
-    """FuserValueError for a resize that adds elements, which lie outside of the memory of `x`: but
-    for those that round a dimension up to a multiple of a stride, and are dropped behind its split.
+    """FuserValueError for a resize that adds elements of the result, which lie outside of the
+    memory of `x`. Those that round a dimension up to a multiple of a stride are dropped again.
     """
-    for k, step in enumerate(program):
-        if not isinstance(step, Resize):
-            continue
-        match program[k + 1 : k + 3]:
-            case [Split(axis), Resize(inner, _, right)] if axis == step.axis == inner - 1:
-                dropped = -right
-            case _:
-                dropped = 0
-        if not (is_at_most(step.left, 0) and is_at_most(step.right, dropped)):
-            raise FuserValueError(
-                f"view of {x}: {step} adds elements to dimension {step.axis}; give their value, "
-                "or use fd.ops.pad"
-            )
+    dims = x.domain.logical
+    result = replay(dims, program)
+    known = all(isinstance(d.size, int) for d in (*dims, *result))
+    if known and not leaves(everything(result), dims, program):
+        return
+    grown = [
+        step
+        for step in program
+        if isinstance(step, Resize) and not (is_at_most(step.left, 0) and is_at_most(step.right, 0))
+    ]
+    if grown:
+        raise FuserValueError(
+            f"view of {x}: {grown[0]} adds elements to dimension {grown[0].axis}; give their "
+            "value, or use fd.ops.pad"
+        )
 
 
 def _number(what: str, value: Any) -> Any:
