@@ -230,10 +230,15 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     *_both("RMSNorm", *_RMS, _norm(4096, 1), _LONG, (0, 1)),
     *_both("LayerNorm", *_LAYER, _norm(4096, 2), _LONG, (0, 1, 2)),
+    # Rows of an odd number of elements begin at any alignment, and end within a vector.
+    *_both("LayerNorm, 4097 columns", *_LAYER, _norm(4097, 2), _LONG, (0, 1, 2)),
     Workload("residual + RMSNorm", programs.residual_rms_norm, _norm(4096, 1, rows=2), _LONG),
     *_from_result("softmax", *_SOFTMAX, _of_softmax),
     *_from_result("log_softmax", *_LOG_SOFTMAX, _of_log_softmax),
     *_both("cross-entropy", *_LOSS, _classes(128256), _WIDE, saved=programs.saved_by_cross_entropy),
+    Workload(
+        "cross-entropy, 50257 classes", programs.cross_entropy, _classes(50257), _rows(8192, 512, 4)
+    ),
     Workload("BatchNorm", programs.batch_norm, _images(last=False), _rows(64, 8, 2)),
     Workload(
         "BatchNorm, channels last", programs.batch_norm_last, _images(last=True), _rows(64, 8, 2)
