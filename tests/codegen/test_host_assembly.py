@@ -183,3 +183,14 @@ def test_rows_of_odd_sizes_are_loaded_in_vectors(
     assert not re.search("vpextr[dq]", found)
     whole = assembly(of_odd_rows(name, DataType[dtype], columns // 32 * 32), cpu)
     assert len(found.splitlines()) < 3 * len(whole.splitlines())
+
+
+def test_a_row_of_several_blocks_is_loaded_in_aligned_pieces() -> None:
+    """Its loop is not peeled, since its end is a block's: lanes would each have a test."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([2**20 + 8], [True], DataType.BFloat16)
+        fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.cast(x, DataType.Float), 2.0), [0]))
+    found = generate_kernels(fd.plan(), HOST.device_info(torch.device("cpu"))).values()
+    sources = [k.kernel.source for k in found]
+    assert any("tf::load<8>(T0" in source for source in sources)
+    assert not any("[v]" in line and "T0" in line for s in sources for line in s.splitlines()[1:])

@@ -1,5 +1,5 @@
-"""Removal of tests that hold for all values of some variables, such as those of a row's last vector
-in a loop over all vectors before it.
+"""Predicate elimination: removal of tests that hold for all values of some variables, such as those
+of a row's last vector in a peeled loop over all vectors before it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Memory:
     alignment  alignment of its first element, in bytes
     elements   extent from the first to the last element
     anywhere   vector loads may be unaligned, as on a CPU
-    tail_apart the loop's last vector is a copy of the body, with tests that the others do not have:
+    tail_apart the loop over vectors is peeled: only its last iteration has tests, so that
                neighbours are loaded one by one, which a compiler makes vectors of
     """
 

@@ -196,8 +196,8 @@ class _Candidate:
 
     def _mapped(self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping) -> MappedRows:
         space, grid_split = self.arrangement.space, self.arrangement.grid_split
-        # Columns that a core takes in turn, of which the last vector is not a whole one.
-        serial = self.device.threads_are_serial
+        # Loops that are peeled: a core takes all columns in turn, and the last vector is partial.
+        serial = self.device.threads_are_serial and mapping.blocks_per_row == 1
         tail_apart = serial and self.axis == "columns" and bool(pulled.inside)
         # Lanes of rows are guarded one by one; vectors of columns are stored whole.
         vectorized = self.axis == "columns" or not pulled.inside

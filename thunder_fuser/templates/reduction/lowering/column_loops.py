@@ -123,7 +123,7 @@ class ColumnLoops:
         return [ir.Scope((*ahead.arrays, self._steps(ahead.loads, _UNROLLED), steps))]
 
     def _last_apart(self, loop: ir.Loop) -> list[ir.Stmt]:
-        """Return a loop over vectors, with its last iteration behind it if only that has tests."""
+        """Return a loop over vectors, with its last iteration peeled if only that has tests."""
         if loop.kind is not LoopKind.SERIAL or loop.unroll not in (None, 1) or loop.step != 1:
             return [loop]
         walk = _Walk(loop.axis, loop.begin, loop.end, 1)
