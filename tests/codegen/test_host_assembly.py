@@ -149,6 +149,9 @@ def test_planted_arrays_on_the_stack(name: str) -> None:
 
 
 ODD_ROWS = [(name, dtype) for name in ("softmax", "layer_norm") for dtype in ("Float", "BFloat16")]
+"""Lanes are columns, and a thread has one row at a time."""
+ODD_COLUMNS = [("softmax of columns", "Float"), ("column sum", "Float"), ("column sum", "BFloat16")]
+"""Lanes are rows of the reduction, or columns with accumulators for all rows."""
 
 
 def of_odd_rows(name: str, dtype: DataType, columns: int) -> str:
@@ -156,9 +159,12 @@ def of_odd_rows(name: str, dtype: DataType, columns: int) -> str:
     with FusionDefinition() as fd:
         given = fd.define_tensor([512, columns], [True, True], dtype)
         x = fd.ops.cast(given, DataType.Float)
-        if name == "softmax":
-            e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
-            y = fd.ops.div(e, fd.ops.sum(e, [1], True))
+        if name.startswith("softmax"):
+            dims = [0] if name.endswith("columns") else [1]
+            e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, dims, True)))
+            y = fd.ops.div(e, fd.ops.sum(e, dims, True))
+        elif name == "column sum":
+            y = fd.ops.sum(fd.ops.mul(x, 2.0), [0])
         else:
             variance, mean = fd.ops.var_mean(x, [1], 0, True)
             y = fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5)))
@@ -169,7 +175,7 @@ def of_odd_rows(name: str, dtype: DataType, columns: int) -> str:
 
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("columns", [257, 520, 1001, 4097])
-@pytest.mark.parametrize(("name", "dtype"), ODD_ROWS)
+@pytest.mark.parametrize(("name", "dtype"), [*ODD_ROWS, *ODD_COLUMNS])
 def test_rows_of_odd_sizes_are_loaded_in_vectors(
     name: str, dtype: str, columns: int, cpu: str
 ) -> None:
@@ -183,6 +189,16 @@ def test_rows_of_odd_sizes_are_loaded_in_vectors(
     assert not re.search("vpextr[dq]", found)
     whole = assembly(of_odd_rows(name, DataType[dtype], columns // 32 * 32), cpu)
     assert len(found.splitlines()) < 3 * len(whole.splitlines())
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*ODD_ROWS, *ODD_COLUMNS])
+def test_only_the_last_vector_of_odd_rows_has_tests(name: str, dtype: str) -> None:
+    """Each statement with a test of the lane is also there without it, for the vectors before."""
+    lines = of_odd_rows(name, DataType[dtype], 1001).splitlines()
+    tested = [line.split(" <= 1000) ")[1] for line in lines if " <= 1000) " in line]
+    others = [line for line in lines if " <= 1000) " not in line]
+    assert tested
+    assert all(any(line.endswith(statement) for line in others) for statement in tested)
 
 
 def test_a_row_of_several_blocks_is_loaded_in_aligned_pieces() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.kernel_ir import LoopKind, Var, add, equal, less
+from thunder_fuser.kernel_ir.tests_that_hold import without_tests
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.scalar_graph import Condition, Value, forms
@@ -33,6 +34,8 @@ from thunder_fuser.templates.reduction.mapping.accumulations import (
 from thunder_fuser.templates.reduction.on_chip.shared_memory import shared_bytes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.template import Lowered
+
+_U = Var("u")
 
 
 def fits_int32(schedule: ReductionSchedule) -> bool:
@@ -84,10 +87,7 @@ class ReductionLowering(PrologueLowering):
             common = self._portion_prologue()
             found += self._loops.over_rows(body, common, self._first_row(), once)
         elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
-            found += self._loops.owned_rows()
-            exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
-            own = (less(Var("u"), self.lanes.vectors),)
-            found += body if exact else [ir.If(own, tuple(body))]
+            found += [*self._loops.owned_rows(), *self._of_own_vector(body)]
         else:
             # Threads that share a row synchronise: those without a row of their own compute, too.
             found += [*self._loops.owned_rows(), *body]
@@ -99,6 +99,18 @@ class ReductionLowering(PrologueLowering):
             found += lowering.body(tiles)
             tiles += lowering.tiles
         return found
+
+    def _of_own_vector(self, body: Sequence[ir.Stmt]) -> ir.Body:
+        """Return the body of a thread's vector of rows, if there is one; with the last, partial
+        vector apart, for the vectors before it without their tests.
+        """
+        schedule, vectors = self.schedule, self.lanes.vectors
+        exact = schedule.blocks * schedule.rows_per_block == vectors
+        own: ir.Body = tuple(body) if exact else (ir.If((less(_U, vectors),), tuple(body)),)
+        if not schedule.tail_apart or vectors == 1:
+            return own
+        whole = without_tests(tuple(body), {_U.name: (0, vectors - 2)})
+        return (ir.If((less(_U, vectors - 1),), whole, own),)
 
     def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Lower all passes over one row."""

@@ -196,9 +196,8 @@ class _Candidate:
 
     def _mapped(self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping) -> MappedRows:
         space, grid_split = self.arrangement.space, self.arrangement.grid_split
-        # Loops that are peeled: a core takes all columns in turn, and the last vector is partial.
         serial = self.device.threads_are_serial and mapping.blocks_per_row == 1
-        tail_apart = serial and self.axis == "columns" and bool(pulled.inside)
+        tail_apart = serial and bool(pulled.inside)
         # Lanes of rows are guarded one by one; vectors of columns are stored whole.
         vectorized = self.axis == "columns" or not pulled.inside
         row_stores = self._stores(pulled.row_stores, lanes, vectorized and self.axis == "rows")
@@ -222,6 +221,7 @@ class _Candidate:
                 rows=tuple(row_stores),
             ),
             mapping=mapping,
+            tail_apart=tail_apart,
         )
         return rows.on(mapping)
 

@@ -124,7 +124,8 @@ class ColumnLoops:
 
     def _last_apart(self, loop: ir.Loop) -> list[ir.Stmt]:
         """Return a loop over vectors, with its last iteration peeled if only that has tests."""
-        if loop.kind is not LoopKind.SERIAL or loop.unroll not in (None, 1) or loop.step != 1:
+        in_turn = loop.kind is LoopKind.SERIAL and loop.unroll in (None, 1)
+        if loop.step != 1 or not (in_turn or self._schedule.tail_apart):
             return [loop]
         walk = _Walk(loop.axis, loop.begin, loop.end, 1)
         whole = self._of_whole_vectors(walk, loop.body)

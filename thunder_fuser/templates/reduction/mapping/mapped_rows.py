@@ -54,6 +54,8 @@ class MappedRows:
     graph          what is computed at every point; each grid epilogue has its own
     accesses       loads of the graph, as vectors
     mapping        how threads and blocks divide the work
+    tail_apart     a core takes the last vector, which is partial, apart from the others: only that
+                   has tests of lanes
     """
 
     template: ClassVar[str] = "reduction"
@@ -69,6 +71,7 @@ class MappedRows:
     reductions: Reductions
     writes: Writes
     mapping: ThreadMapping
+    tail_apart: bool = False
 
     def on(self, mapping: ThreadMapping) -> MappedRows:
         """Return the rows on other threads and blocks."""
