@@ -28,6 +28,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.register_budget import BLOCK_ACCUMULATORS
+from thunder_fuser.lower.vectors.lanes import RunLanes
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
@@ -288,11 +289,11 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         for found in row_schedules(plan, device):
             lanes = found.lanes
-            extent = found.columns if found.lane_axis == "columns" else found.rows
-            assert (
-                lanes.vectors * lanes.vector >= max(extent, 1) > (lanes.vectors - 1) * lanes.vector
-            )
-            assert bool(found.inside) == (lanes.vectors * lanes.vector != extent)
+            runs = lanes.vectors // lanes.each if isinstance(lanes, RunLanes) else 1
+            extent = (found.columns if found.lane_axis == "columns" else found.rows) // runs
+            vectors = lanes.vectors // runs
+            assert vectors * lanes.vector >= max(extent, 1) > (vectors - 1) * lanes.vector
+            assert bool(found.inside) == (vectors * lanes.vector != extent)
             assert found.block_threads <= MAX_THREADS
             mapping = found.mapping
             if found.lane_axis == "columns":

@@ -31,11 +31,16 @@ Place = tuple[Sequence[Form], bool]
 class RowPoints:
     """Indices of tensors at the point `row`, `column` of a space."""
 
-    def __init__(self, space: Space, row: Form, column: Form) -> None:
-        place = _unflattened(row, space.sizes, space.kept)
-        place |= _unflattened(column, space.sizes, space.folded)
+    def __init__(self, space: Space, row: Form, column: Form, lane: Form | None = None) -> None:
+        """`lane`: number of the lane where it is neither the row nor the column."""
+        place = unflatten(row, space.sizes, space.kept)
+        # A single reduced dimension takes the column as it is: vectors that are aligned in memory
+        # begin before it.
+        only = len(space.folded) == 1
+        place |= {space.folded[0]: column} if only else unflatten(column, space.sizes, space.folded)
         self.space = space
-        self._lane = row if space.is_outer else column
+        along = row if space.is_outer else column
+        self._lane = along if lane is None else lane
         self.index: tuple[Form, ...] = tuple(place[k] for k in range(len(space.sizes)))
         self._zero = row.context.const(0)
         # The index in the dimensions of the reduction's input.
@@ -213,20 +218,6 @@ def flat(
     for k in dims:
         number = number * sizes[k] + index[k]
     return number
-
-
-def _unflattened(point: Form, sizes: Sequence[int], dims: Sequence[int]) -> dict[int, Form]:
-    """Return the index along each of `dims` of a linear index over them. The outermost takes what
-    the others leave, as it is: lanes of padding lie outside of it.
-    """
-    outermost = next((k for k in dims if sizes[k] > 1), None)
-    if outermost is None:
-        return unflatten(point, sizes, dims)
-    inner = dims[dims.index(outermost) + 1 :]
-    index = unflatten(point, sizes, inner)
-    taken = math.prod(max(sizes[k], 1) for k in inner)
-    zero = point.context.const(0)
-    return {**dict.fromkeys(dims, zero), outermost: point // taken, **index}
 
 
 def _rows_and_columns(fold: ReductionOp, space: Space) -> tuple[list[int], list[int]]:

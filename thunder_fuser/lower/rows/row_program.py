@@ -65,8 +65,9 @@ class PulledRows:
     element_stores  stores of an element at every point of the iteration space
     row_stores      stores of an element for each row
     epilogues       what is computed from grid reductions
-    extent          points along the lane axis, padding included
+    extent          points along the lane axis, padding included; of one run, if there are runs
     inside          predicate of lanes that have a point
+    run             number of the run
     """
 
     graph: ScalarGraph
@@ -78,6 +79,7 @@ class PulledRows:
     lane_index: Form
     extent: int
     inside: Conjunction
+    run: Form | None
 
 
 def pull_rows(
@@ -87,19 +89,24 @@ def pull_rows(
     body: KernelBody,
     *,
     is_aligned: bool = False,
+    run: int = 0,
 ) -> PulledRows | Refusal:
     """Pull all values at a row and a column; a Refusal if a stage lacks a value that it needs.
 
     is_aligned  vectors are aligned in memory, not to the row: the first lanes of a row's first
                 vector may lie before the row
+    run         columns of which vectors begin anew, a divisor of all; 0: in one row all follow
     """
     roles = {fold.output: role_of(fold, arrangement) for fold in body.folds}
     refusal = refuse_roles(roles, arrangement, body)
     if refusal is not None:
         return refusal
     space, context = arrangement.space, Context()
-    lanes = _lane_points(axis, vector, space, body, context, is_aligned)
-    points = RowPoints(space, lanes.row, lanes.column)
+    if run:
+        lanes = _points_in_runs(run, vector, space, context)
+    else:
+        lanes = _lane_points(axis, vector, space, body, context, is_aligned)
+    points = RowPoints(space, lanes.row, lanes.column, lanes.lane if run else None)
     pull = Pull(body, context, lanes.inside, lanes.lane)
     totals = {t for t, role in roles.items() if role != "fold"}
     try:
@@ -124,14 +131,16 @@ def pull_rows(
         lanes.lane,
         lanes.extent,
         lanes.inside,
+        lanes.run,
     )
 
 
 class _LanePoints(NamedTuple):
     """Point of each lane of a kernel's vectors.
 
-    lane    number of the lane along the lane axis, in 0..extent
+    lane    number of the lane along the lane axis, or within its run, in 0..extent
     inside  predicate of lanes that have a point
+    run     number of the run
     """
 
     row: Form
@@ -139,22 +148,35 @@ class _LanePoints(NamedTuple):
     lane: Form
     extent: int
     inside: Conjunction
+    run: Form | None = None
 
 
 def _lane_points(
     axis: LaneAxis, vector: int, space: Space, body: KernelBody, context: Context, is_aligned: bool
 ) -> _LanePoints:
-    many = {"columns": space.columns, "rows": space.rows}
-    count = many[axis]
+    """Return the points of lanes along an axis. No value is needed beyond its end, so that bounds
+    and digits are those of the points that exist.
+    """
+    count = space.columns if axis == "columns" else space.rows
     before = vector - 1 if is_aligned else 0
-    extent = many[axis] = -(-(max(count, 1) + before) // vector) * vector
-    row = context.var("r", 0, max(many["rows"] - 1, 0))
-    column = context.var("c", 0, max(many["columns"] - 1, 0))
+    extent = -(-(max(count, 1) + before) // vector) * vector
+    row = context.var("r", 0, max(space.rows - 1, 0))
     if is_aligned:
-        own = column - _begin(row, vector, space, body)
-        return _LanePoints(row, own, column, extent, (own, count - 1 - own))
+        lane = context.var("c", 0, extent - 1)
+        own = lane - _begin(row, vector, space, body)
+        return _LanePoints(row, own, lane, extent, (own, count - 1 - own))
+    column = context.var("c", 0, max(space.columns - 1, 0))
     index = column if axis == "columns" else row
     return _LanePoints(row, column, index, extent, () if extent == count else (count - 1 - index,))
+
+
+def _points_in_runs(length: int, vector: int, space: Space, context: Context) -> _LanePoints:
+    """Return the points of lanes that are columns of runs of `length`."""
+    row = context.var("r", 0, max(space.rows - 1, 0))
+    run = context.var("run", 0, space.columns // length - 1)
+    within = context.var("c", 0, length - 1)
+    extent = -(-length // vector) * vector
+    return _LanePoints(row, run * length + within, within, extent, (length - 1 - within,), run)
 
 
 def _begin(row: Form, vector: int, space: Space, body: KernelBody) -> Form:

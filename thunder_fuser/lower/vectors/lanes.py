@@ -106,6 +106,16 @@ class Lanes(LaneForms):
         v = context.var("v", 0, vector - 1)
         super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
 
+    def moves(self, form: Form) -> bool:
+        """True if the form differs from lane to lane or from vector to vector."""
+        own = self(form)
+        return any(own.depends_on(variable) for variable in (*self.numbers, self.v))
+
+    @property
+    def numbers(self) -> tuple[Form, ...]:
+        """Variables that number the vectors."""
+        return (self.u,)
+
     def step(self, form: Form) -> int | None:
         """Return the increment of a form of u per vector if it is constant, else None."""
         first = form.substitute({self.u: 0})
@@ -114,7 +124,8 @@ class Lanes(LaneForms):
         return step.const if is_linear else None
 
     def walks(self, form: Form) -> bool:
-        return self.is_kept and self(form).depends_on(self.u)
+        own = self(form)
+        return self.is_kept and any(own.depends_on(number) for number in self.numbers)
 
     def are_neighbours(self, address: Form) -> bool:
         """True if lanes access consecutive elements, or one element, across vectors too."""
@@ -127,6 +138,30 @@ class Lanes(LaneForms):
         return all(
             not step.terms and step.const in (0, n) for step, n in zip(steps, ahead, strict=True)
         )
+
+
+class RunLanes(Lanes):
+    """Lanes of the points of several runs: vectors begin with a run, and its last one is partial,
+    so that no vector lies in two runs. i = V * inner + v within the run; u = run * each + inner.
+
+    run    number of the run, a variable of forms
+    inner  number of the vector within it
+    each   vectors of a run
+    """
+
+    def __init__(self, index: Form, count: int, run: Form, vector: int) -> None:
+        """`index`: point within the run, in 0..count, padding included."""
+        assert run.hi is not None
+        super().__init__(index, count, 0, vector, is_kept=True)
+        self.each = self.vectors
+        self.u = index.context.var("inner", 0, self.each - 1)
+        self.run = run
+        steps = [{index: self.u * vector + self.v}]
+        LaneForms.__init__(self, steps, self.v, vector, self.each * (run.hi + 1))
+
+    @property
+    def numbers(self) -> tuple[Form, ...]:
+        return (self.run, self.u)
 
 
 def lane_condition(condition: Condition, lanes: LaneForms) -> Condition:

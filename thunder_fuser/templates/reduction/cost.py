@@ -197,5 +197,4 @@ def _accesses(mapped: MappedRows) -> Iterator[tuple[int | None, Form, DataType]]
 
 def _moves(address: Form, lanes: Lanes) -> bool:
     """True if vectors of a row read different elements; one element a row is not counted."""
-    whole = lanes(address)
-    return whole.depends_on(lanes.u) or whole.depends_on(lanes.v) or lanes.diverges([address])
+    return lanes.moves(address) or lanes.diverges([address])

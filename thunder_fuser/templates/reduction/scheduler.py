@@ -26,6 +26,7 @@ from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.points.point_rows import row_length
 from thunder_fuser.lower.register_budget import (
     DOUBLE_REGISTERS,
     HOST_ACCUMULATORS,
@@ -40,10 +41,10 @@ from thunder_fuser.lower.rows.row_program import (
     pull_rows,
 )
 from thunder_fuser.lower.rows.row_space import Arrangement, LaneAxis, alternatives, arrangements
-from thunder_fuser.lower.scalar_graph import Load, Value
+from thunder_fuser.lower.scalar_graph import Load, Value, forms
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectors.lane_windows import VectorAccess
-from thunder_fuser.lower.vectors.lanes import Lanes
+from thunder_fuser.lower.vectors.lanes import Lanes, RunLanes
 from thunder_fuser.lower.vectors.vectorize import plan_accesses, plan_store
 from thunder_fuser.templates.reduction.cost import cheapest, wastes
 from thunder_fuser.templates.reduction.gpu_schedule import schedule_on_gpu
@@ -127,15 +128,18 @@ class _Candidate:
         if may_align(self.arrangement, self.axis, vector, self.device):
             aligned = pull_rows(self.axis, vector, self.arrangement, self.body, is_aligned=True)
             pulled = aligned if is_aligned(aligned) else pulled
+        if run := self._run(pulled):
+            vector = min(vector, 1 << run.bit_length() - 1)
+            run = run if run % vector else 0
+            pulled = pull_rows(self.axis, vector, self.arrangement, self.body, run=run)
+            assert isinstance(pulled, PulledRows)
         if self.outer_shared and not (
             pulled.element_stores or any(stages_of(pulled.folds).values())
         ):
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
-        # With gathers, whose addresses depend on data, elements wait for each other one by one.
-        is_kept = self.axis == "columns" and not pulled.graph.checks
-        lanes = Lanes(pulled.lane_index, pulled.extent, 0, vector, is_kept=is_kept)
+        lanes = self._lanes(pulled, vector)
         mapping = self._mapping(pulled, lanes)
         if isinstance(mapping, Refusal):
             return mapping
@@ -147,6 +151,28 @@ class _Candidate:
             return self._mapping(pulled, lanes, cluster, clusters)
 
         return schedule_on_gpu(mapped, mapping_of, self.device)
+
+    def _lanes(self, pulled: PulledRows, vector: int) -> Lanes:
+        if pulled.run is not None:
+            return RunLanes(pulled.lane_index, pulled.extent, pulled.run, vector)
+        # With gathers, whose addresses depend on data, elements wait for each other one by one.
+        is_kept = self.axis == "columns" and not pulled.graph.checks
+        return Lanes(pulled.lane_index, pulled.extent, 0, vector, is_kept=is_kept)
+
+    def _run(self, pulled: PulledRows) -> int:
+        """Return the columns after which vectors of a core begin anew: those of a channel of an
+        image, after which memory goes on elsewhere, or with other weights. 0: vectors divide them,
+        or would be far from full.
+        """
+        space, graph = self.arrangement.space, pulled.graph
+        is_one = self.arrangement.grid_split == "rows" or space.is_outer or space.run
+        if not self.device.threads_are_serial or self.axis == "rows" or is_one or graph.checks:
+            return 0
+        lanes = self._lanes(pulled, self._whole_vector())
+        addresses = [address for _, _, address in pulled.element_stores]
+        indices = [form for node in graph for form in forms(node)]
+        length = row_length([*indices, *addresses], lanes) or 0
+        return length if 2 * length >= lanes.vector and space.columns % length == 0 else 0
 
     def _mapping(
         self, pulled: PulledRows, lanes: Lanes, cluster: int = 1, clusters: int = 0

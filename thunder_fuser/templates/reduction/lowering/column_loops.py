@@ -15,11 +15,13 @@ from thunder_fuser.kernel_ir import WRITTEN_OUT, Body, LoopKind, Var, add, less,
 from thunder_fuser.kernel_ir.tests_that_hold import without_tests
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.vectors.lane_loads import K
+from thunder_fuser.lower.vectors.lanes import RunLanes
 from thunder_fuser.templates.reduction.lowering.accumulators import TILE, T
 from thunder_fuser.templates.reduction.on_chip.unrolling import default_unroll
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 _AT, _BEGIN, _END, _FROM, _TO = (Var(name) for name in ("at", "begin", "end", "from", "to"))
+_RUN, _INNER = Var("run"), Var("inner")
 LoopUnrolling = tuple[LoopKind, int | None]
 """Kind of a loop, and for a serial one its unroll factor."""
 SERIAL: LoopUnrolling = (LoopKind.SERIAL, None)
@@ -113,6 +115,7 @@ class ColumnLoops:
     ) -> list[ir.Stmt]:
         """Loop `body` over this thread's vectors of the row, in the pass with that number."""
         schedule = self._schedule
+        body = self._of_run(body)
         some = bool(ahead.loads) and schedule.unrolling.factors[number] < schedule.steps
         if some or not schedule.has_steps:
             return self._last_apart(self._walked(self._walk, body, number, ahead))
@@ -121,6 +124,19 @@ class ColumnLoops:
             return self._last_apart(steps)
         # A scope of its own, since two passes may load the same access ahead.
         return [ir.Scope((*ahead.arrays, self._steps(ahead.loads, _UNROLLED), steps))]
+
+    def _of_run(self, body: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
+        """Return `body` for a vector of a run; for those before its last one without their tests,
+        as if the loop over them were nested in one over the runs, and peeled.
+        """
+        lanes = self._schedule.lanes
+        if not isinstance(lanes, RunLanes):
+            return body
+        each, vector = ir.Int(lanes.each), Var(self._walk.variable)
+        run = self._let(_RUN.name, ir.UnsignedBinary("/", vector, each))
+        inner = self._let(_INNER.name, ir.Binary("-", vector, times(_RUN, each)))
+        whole = without_tests(tuple(body), {_INNER.name: (0, lanes.each - 2)})
+        return [run, inner, ir.If((less(_INNER, lanes.each - 1),), whole, tuple(body))]
 
     def _last_apart(self, loop: ir.Loop) -> list[ir.Stmt]:
         """Return a loop over vectors, with its last iteration peeled if only that has tests."""
@@ -211,7 +227,7 @@ class ColumnLoops:
         """Loop over columns in parts, with statements before and after each part. Where all threads
         take a constant number of steps, a part is some of these.
         """
-        walk = self._walk
+        walk, body = self._walk, self._of_run(body)
         if self._schedule.has_steps and not ahead.loads:
             walk, body = _Walk("k", ir.Int(0), ir.Int(self._schedule.steps), 1), self._step(body)
         unroll = self._schedule.unrolling.factors[number]

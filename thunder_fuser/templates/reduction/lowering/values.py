@@ -112,8 +112,9 @@ class RowLowering(LaneLowering):
         return any(self._is_column_dependent(f) for f in mentioned)
 
     def _is_column_dependent(self, form: Form) -> bool:
-        names = {v.name for v in self.lanes(form).variables()}
-        return bool(names & ({"c", "v"} if self.schedule.lane_axis == "rows" else {"u", "v"}))
+        if self.schedule.lane_axis == "columns":
+            return self.schedule.lanes.moves(form)
+        return bool({v.name for v in self.lanes(form).variables()} & {"c", "v"})
 
     def _stage_of(self, node: Value) -> int | None:
         """Return the stage after which a row value can be computed; None: from the start."""

@@ -14,7 +14,6 @@ from collections.abc import Set as AbstractSet
 
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.dtypes import compute_dtype
-from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.scalar_graph import (
@@ -142,20 +141,14 @@ def _moving(graph: ScalarGraph, lanes: Lanes) -> set[Value]:
     for node in graph:
         match node:
             case Load():
-                own = _moves(node.address, lanes)
+                own = lanes.moves(node.address)
             case IndexValue() | PhiloxCall() | Random():
-                own = any(_moves(form, lanes) for form in forms(node))
+                own = any(map(lanes.moves, forms(node)))
             case _:
                 own = False
         if own or any(o in found for o in operands(node)):
             found.add(node)
     return found
-
-
-def _moves(form: Form, lanes: Lanes) -> bool:
-    """True if an address or index differs from column to column."""
-    own = lanes(form)
-    return own.depends_on(lanes.u) or own.depends_on(lanes.v)
 
 
 def _computed(
