@@ -17,7 +17,11 @@ from torch._functorch import apis, eager_transforms, vmap
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils.hooks import BackwardHook
 
-from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, ask_first
+from thunder_fuser.frontends.thunder.patches.patched import (
+    UnknownNumbersError,
+    UntraceableError,
+    ask_first,
+)
 from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import at_once, value_of
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
@@ -82,7 +86,8 @@ _OF_TENSORS = {
 
 
 def _error(name: str, reason: str) -> NotImplementedError:
-    kind = UnknownNumbersError if reason is _VALUES else NotImplementedError
+    kinds = {_VALUES: UnknownNumbersError, _SHAPE: UntraceableError}
+    kind = kinds.get(reason, NotImplementedError)
     return kind(f"{name} in a compiled function: {reason}")
 
 
