@@ -1,5 +1,5 @@
 """Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks, reads of
-tensors into Python, changes of a tensor's shape in place, and first calls of lazy modules.
+tensors into Python, seeds, changes of a tensor's shape in place, and first calls of lazy modules.
 
 They failed somewhere inside of torch, those of `torch.func` with its transform still active for
 whatever the caller did next. Here each raises before it begins, with the reason and what to do
@@ -40,6 +40,11 @@ _LAZY = (
     "such as under torch.no_grad(), before the compiled one"
 )
 
+_SEED = (
+    "the state of torch's generators is that of the whole program, which draws its numbers as it "
+    "runs; read and set it outside of the compiled function"
+)
+
 _SHAPE = (
     "it gives a tensor another shape or memory in place; write the call that returns a view, such "
     "as x = x.unsqueeze(0)"
@@ -63,6 +68,16 @@ _REASONS: Mapping[Any, str] = {
             torch.autograd.functional.hessian,
         ),
         _GRADIENT,
+    ),
+    **dict.fromkeys(
+        (
+            *(torch.seed, torch.manual_seed, torch.initial_seed),
+            *(torch.get_rng_state, torch.set_rng_state, torch.random.fork_rng),
+            *(torch.cuda.seed, torch.cuda.seed_all, torch.cuda.manual_seed),
+            *(torch.cuda.manual_seed_all, torch.cuda.initial_seed),
+            *(torch.cuda.get_rng_state, torch.cuda.set_rng_state),
+        ),
+        _SEED,
     ),
     **dict.fromkeys((torch.equal, torch.allclose, torch.is_nonzero), _VALUES),
     **dict.fromkeys((torch.Tensor.equal, torch.Tensor.allclose), _VALUES),
