@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from thunder.dynamo import ThunderCompiler, thunderfx
 from thunder.recipes import BaseRecipe
+from thunder.transforms.prune_prologue_checks import PrunePrologueChecks
 
 import thunder_fuser
 from tests.frontends.thunder.programs import jit
@@ -72,6 +73,50 @@ def test_recipes(how: Callable[..., Any]) -> None:
     compiled = how(program)
     same(compiled)
     assert len(fusions(compiled)) == 1
+
+
+class Scaled(torch.nn.Module):
+    """A module that reads dictionaries by keys of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.dropout = torch.nn.Linear(4, 4), torch.nn.Dropout(0.9)
+        self.scales = {0.5: 2.0}
+
+    def forward(self, x: torch.Tensor, held: dict[Any, Any]) -> torch.Tensor:
+        return self.dropout(self.layer(x) * self.scales[0.5] * held[None])
+
+
+@pytest.mark.parametrize(
+    "how", [{"plugins": "thunder-fuser"}, {"recipe": "thunder-fuser"}], ids=["plugin", "recipe"]
+)
+def test_recipes_keep_the_checks_of_modules(how: dict[str, str]) -> None:
+    module = Scaled()
+    compiled = thunder.compile(module, **how)
+    x, held = torch.randn(3, 4), {None: 3.0}
+    assert (compiled(x, held) == 0).any()
+    compiled.eval()
+    changes: list[Callable[[], Any]] = [
+        lambda: held.update({None: 2.0}),
+        lambda: module.scales.update({0.5: 5.0}),
+        lambda: module.layer.weight.requires_grad_(False),
+        lambda: module.layer.weight.data.mul_(2),
+    ]
+    for change in changes:
+        change()
+        found, expected = compiled(x, held), module.eval()(x, held)
+        torch.testing.assert_close(found, expected)
+        found.sum().backward()
+    assert module.layer.weight.grad is not None
+    before = module.layer.weight.grad.clone()
+    compiled(x, held).sum().backward()
+    assert torch.equal(module.layer.weight.grad, before)
+
+
+def test_all_checks_are_pruned_where_a_program_asks_for_it() -> None:
+    compiled = jit(program, transforms=[PrunePrologueChecks(prune_all_checks=True)])
+    same(compiled)
+    assert "check_tensor" not in str(thunder.last_prologue_traces(compiled)[-1])
 
 
 def test_recipes_without_us_are_what_they_were() -> None:

@@ -1,15 +1,18 @@
-"""Modules in a model that need the numbers of tensors, and run in torch as one call."""
+"""Modules in a model that a trace cannot hold, and run in torch as one call."""
 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 import thunder_fuser
 from tests.frontends.thunder.programs import jit
@@ -90,7 +93,29 @@ def with_options(self: Any, x: Tensor, *, mask: Tensor, factor: float = 1.0) -> 
     return torch.where(mask, x * self.scale, 0 * x) * factor if mask.any() else x.sin()
 
 
-COMPUTING = {f.__name__: f for f in (branch, masked, item, listed)}
+def beside_none(self: Any, x: Tensor) -> tuple[Tensor, None, dict[str, Tensor | None]]:
+    """Return no attention weights, as SAM's mask decoder does."""
+    found = branch(self, x)
+    return found, None, {"a": x * self.scale if found.sum().item() else None, "b": None}
+
+
+def shaped_in_place(self: Any, x: Tensor) -> Tensor:
+    """Add a dimension in place, as BigBird does to its masks."""
+    mask = (x.detach() > 0).sum(-1)
+    mask.unsqueeze_(-1)
+    return x * self.scale * mask
+
+
+def of_strides(self: Any, x: Tensor) -> Tensor:
+    """Ask for strides that the library decides, before a kernel of the user's."""
+    y = F.conv2d(x.permute(0, 2, 1)[..., None], self.scale.diag()[:, :, None, None])
+    y = y if y.is_contiguous() else y.contiguous()
+    return y[..., 0].mT * 2
+
+
+COMPUTING = {
+    f.__name__: f for f in (branch, masked, item, listed, beside_none, shaped_in_place, of_strides)
+}
 
 
 def compared(model: nn.Module, *inputs: Tensor, **options: Any) -> Any:
@@ -102,10 +127,10 @@ def compared(model: nn.Module, *inputs: Tensor, **options: Any) -> Any:
         a, b = x.double().requires_grad_(), x.double().requires_grad_()
         expected, found = model(a, **options), compiled(b, **options)
         assert len(expected) == len(found)
-        for one, two in zip(expected, found, strict=True):
-            torch.testing.assert_close(two, one)
+        torch.testing.assert_close(found, expected)
         for results in (expected, found):
-            sum((y**2).sum() for y in results if y.requires_grad).backward()
+            tensors = [y for y in tree_leaves(results) if isinstance(y, Tensor)]
+            sum((y**2).sum() for y in tensors if y.requires_grad).backward()
         torch.testing.assert_close(b.grad, a.grad)
         for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
             gradient = torch.zeros_like(p) if p.grad is None else p.grad
@@ -180,6 +205,17 @@ def drawing(self: Any, x: Tensor) -> Tensor:
     return F.dropout(x) if x.sum() > 0 else x
 
 
+def drawing_of_numpy(self: Any, x: Tensor) -> Tensor:
+    """Draw a number that the backward, which runs the module once more, would draw again."""
+    y = x * np.random.rand()  # noqa: NPY002
+    return y if x.sum() > 0 else -y
+
+
+def drawing_of_python(self: Any, x: Tensor) -> Tensor:
+    y = x * random.random()
+    return y if x.sum() > 0 else -y
+
+
 def updating(self: Any, x: Tensor) -> Tensor:
     self.count.add_(1)
     return x * 2 if x.sum() > 0 else x
@@ -211,6 +247,8 @@ DOING_MORE = {
     for f in (
         unknown_size,
         drawing,
+        drawing_of_numpy,
+        drawing_of_python,
         updating,
         assigning,
         setting,

@@ -63,6 +63,10 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "unsqueeze_": lambda x: (x * 2).unsqueeze_(0),
     "t_": lambda x: (x * 2).t_(),
     "_infer_parameters": a_lazy_module,
+    "seed": lambda x: x * (torch.seed() % 2),
+    "manual_seed": lambda x: torch.manual_seed(3) and torch.nn.functional.dropout(x),
+    "get_rng_state": lambda x: x * torch.get_rng_state()[0],
+    "fork_rng": lambda x: x * 2 if torch.random.fork_rng() else x,
 }
 
 

@@ -206,13 +206,13 @@ def _checked(function: Function) -> Function:
 
 
 def pure_results(call: Callable[[], Any], given: Iterable[torch.Tensor], name: str) -> Any:
-    """Return the results of a call of `name` on the `given` tensors; raises an exception if it does
-    more than compute new tensors.
+    """Return the results of a call of `name` on the `given` tensors, and None among them; raises an
+    exception if it does more than compute new tensors.
     """
     operands = {x.untyped_storage()._cdata for x in given}
     with _PureOperations(operands):
         results = call()
-    if not all(_is_in_none(x, operands) for x in tree_leaves(results)):
+    if not all(x is None or _is_in_none(x, operands) for x in tree_leaves(results)):
         raise _NotPure(f"{name} returns a view, or no tensor")
     return results
 

@@ -11,7 +11,11 @@ from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
 
 
-class UnknownNumbersError(NotImplementedError):
+class UntraceableError(NotImplementedError):
+    """Raised where torch can run what a program does, and a trace cannot hold it."""
+
+
+class UnknownNumbersError(UntraceableError):
     """Raised where a trace would need the numbers in a tensor: for a size, or a branch."""
 
 

@@ -21,6 +21,7 @@ from thunder.core.trace import get_tracectx
 
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import Expected
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import add_guard_of
+from thunder_fuser.frontends.thunder.patches.patched import UntraceableError
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 from thunder_fuser.frontends.thunder.trace.meta_results import is_plain, stated
 from thunder_fuser.frontends.thunder.updates.layouts import layout_of, run_on_meta
@@ -92,8 +93,8 @@ def _tensors(values: Sequence[Any]) -> list[TensorProxy]:
 
 
 def _on_meta(name: str, x: TensorProxy) -> torch.Tensor:
-    """Return a meta tensor that lies in memory as `x` does; raise NotImplementedError if that is
-    not known.
+    """Return a meta tensor that lies in memory as `x` does; raise UntraceableError if that is not
+    known.
     """
     trace = get_tracectx()
     found = _known.setdefault(trace, _Known())
@@ -102,7 +103,7 @@ def _on_meta(name: str, x: TensorProxy) -> torch.Tensor:
     if x.name not in found.tensors and x.name not in found.unknown:
         found.take(x)
     if x.name in found.unknown:
-        raise NotImplementedError(
+        raise UntraceableError(
             f"x.{name}() of a tensor whose strides are not known while the function is traced; call"
             " it outside, or x.contiguous() first"
         )

@@ -219,10 +219,21 @@ def _process_changes(ctx: Any, epilogue: TraceCtx) -> None:
                 # An object without a place was made by the trace, as a `random.Random` is.
                 if path_of(owner) is not None:
                     _write_attributes(changed, changes, epilogue)
-            else:
+            elif not _keeps_all(changed, changes):
                 others[changed] = changes
         ctx._additional_outputs = others
     _process(ctx, epilogue)
+
+
+def _keeps_all(changed: WrappedValue, changes: Any) -> bool:
+    """True if a dictionary, such as that of a module's submodules, is set to what it holds."""
+    held = changed.original_value
+    return all(
+        inst is PseudoInst.STORE_SUBSCR
+        and unwrap(key) in held
+        and held[unwrap(key)] is unwrap(value)
+        for inst, _, key, value in changes
+    )
 
 
 def _is_made_in_trace(place: ProvenanceRecord) -> bool:

@@ -1,24 +1,29 @@
-"""Modules in a model that need the numbers of tensors: each runs in torch, as one call.
+"""Modules in a model that a trace cannot hold: each runs in torch, as one call.
 
 A router that loops over experts (Mixtral, Qwen2-MoE, DeepSeek in transformers) looks for the tokens
-of each one: how many there are, a trace does not know, and the model could not be compiled. Here
-the innermost module whose trace raises for this reason is one opaque call of its arguments,
+of each one: how many there are, a trace does not know, and the model could not be compiled. Others
+ask for strides that a trace does not know, or give a tensor another shape in place. Here the
+innermost module whose trace raises for such a reason is one opaque call of its arguments,
 parameters and buffers (`opaque_calls.py`), and the rest of the model is traced.
 
 What such a module returns is found by two runs on random numbers, on the device of its parameters.
-It must return tensors of the same sizes and dtypes in both and at each call, which is checked, and
-only compute: a module that draws random numbers, changes a tensor or sets an attribute still
-raises. So does the module that is compiled as a whole. For functions compiled with this executor.
+It must return tensors of the same sizes and dtypes in both and at each call, which is checked,
+beside them nothing but None, and only compute: a module that draws random numbers (of torch, or of
+NumPy and `random` without a seed of its own), changes a tensor or sets an attribute still raises.
+So does the module that is compiled as a whole. For functions compiled with this executor.
 """
 
 from __future__ import annotations
 
+import pickle
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import numpy
 import thunder.torch as ltorch
 import torch
 from thunder.core import interpreter, jit_ext
@@ -42,7 +47,7 @@ from torch.utils import _pytree as pytree
 
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, pure_results
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
-from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is_patched
 
 Function = Callable[..., Any]
 
@@ -56,6 +61,19 @@ class _Type(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+
+class _Returned(NamedTuple):
+    """What a module returns its tensors in, beside None."""
+
+    structure: pytree.TreeSpec
+    is_tensor: tuple[bool, ...]
+
+    def holding(self, tensors: Sequence[Any]) -> Any:
+        """Return it with these tensors."""
+        parts = iter(tensors)
+        leaves = [next(parts) if tensor else None for tensor in self.is_tensor]
+        return pytree.tree_unflatten(leaves, self.structure)
 
 
 class _Tree(NamedTuple):
@@ -105,7 +123,7 @@ def _call(
     if found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED or not isinstance(fn, WrappedValue):
         return found
     error = runtimectx.curexc
-    if _needs_numbers(error) and unwrap(fn) is not get_compile_data().fn and mark.restores():
+    if _needs_torch(error) and unwrap(fn) is not get_compile_data().fn and mark.restores():
         runtimectx.curexc = None
         called = _in_one_call(fn, args, kwargs)
         if called is not None:
@@ -114,8 +132,8 @@ def _call(
     return found
 
 
-def _needs_numbers(error: BaseException) -> bool:
-    return isinstance(error, UnknownNumbersError) or (
+def _needs_torch(error: BaseException) -> bool:
+    return isinstance(error, UntraceableError) or (
         isinstance(error, NotImplementedError) and _UNKNOWN_SHAPE in str(error)
     )
 
@@ -221,8 +239,8 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         state = dict(zip(names, tensors, strict=False))
         with _under(enabled):
             results = functional_call(module, state, *arguments(tensors[len(names) :]))
-        found = tuple(pytree.tree_leaves(results))
-        if (now := _types(found)) != types:
+        found, now_returned = _split(results)
+        if (now := _types(found)) != types or now_returned != returned:
             raise RuntimeError(
                 f"{type(module).__name__} runs as one call of torch, and returned {types} when it "
                 f"was compiled; it now returns {now}: its sizes depend on numbers, so call it "
@@ -231,7 +249,7 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         return found
 
     found = call_opaquely(run_module, type(module).__name__, (run, *held, *given), {})
-    return pytree.tree_unflatten(list(found), returned)
+    return returned.holding(found)
 
 
 def run_module(run: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -256,9 +274,9 @@ def _under(enabled: Mapping[str, torch.dtype]) -> Iterator[None]:
 
 def _sampled(
     module: Module, tree: _Tree, call: Function, given: Sequence[TensorProxy]
-) -> tuple[list[_Type], pytree.TreeSpec] | None:
-    """Return the types and the structure of a module's results on random numbers; None if they
-    differ, or the module does more than compute them.
+) -> tuple[list[_Type], _Returned] | None:
+    """Return the types of a module's results on random numbers, and what they are returned in; None
+    if these differ, or the module does more than compute them.
     """
     held = _tensors(module, tree)
     if any(type(x) is TensorProxy for x in held):  # Inside of a traced functional call.
@@ -266,7 +284,12 @@ def _sampled(
     devices = {x.device for x in held if x.is_cuda}
     found = []
     for seed in range(2):
-        with torch.random.fork_rng(devices), torch.no_grad(), _unchanged(module) as is_changed:
+        with (
+            torch.random.fork_rng(devices),
+            torch.no_grad(),
+            _unchanged(module) as is_changed,
+            _numbers_drawn(seed) as drawn,
+        ):
             torch.manual_seed(seed)
             tensors = [*map(_random, given)]
             try:
@@ -277,11 +300,16 @@ def _sampled(
                 return None
             if is_changed():
                 return None
-        leaves, structure = pytree.tree_flatten(results)
-        if not all(isinstance(x, Tensor) for x in leaves):
-            return None
-        found.append((_types(leaves), structure))
-    return found[0] if found[0] == found[1] else None
+            leaves, returned = _split(results)
+            found.append((_types(leaves), returned, drawn()))
+    return found[0][:2] if found[0] == found[1] else None
+
+
+def _split(results: Any) -> tuple[tuple[Any, ...], _Returned]:
+    """Return what a module returns without None, and what that is returned in."""
+    leaves, structure = pytree.tree_flatten(results)
+    is_tensor = tuple(x is not None for x in leaves)
+    return tuple(x for x in leaves if x is not None), _Returned(structure, is_tensor)
 
 
 def _random(x: TensorProxy) -> Tensor:
@@ -314,6 +342,29 @@ def _unchanged(module: Module) -> Iterator[Callable[[], bool]]:
             for held, items in before:
                 held.clear()
                 held.extend(items.values()) if isinstance(held, list) else held.update(items)
+
+
+@contextmanager
+def _numbers_drawn(seed: int) -> Iterator[Callable[[], list[bytes | None]]]:
+    """Let the random numbers of Python and NumPy be as before; yields a function that returns their
+    states, None for one of which no numbers were drawn since. Those of two seeds are the same where
+    numbers are drawn of a seed of the program's own.
+    """
+    before = random.getstate(), numpy.random.get_state()  # noqa: NPY002
+
+    def states() -> list[bytes]:
+        return [*map(pickle.dumps, (random.getstate(), numpy.random.get_state()))]  # noqa: NPY002
+
+    random.seed(seed)
+    numpy.random.seed(seed)  # noqa: NPY002
+    seeded = states()
+    try:
+        yield lambda: [
+            None if now == then else now for now, then in zip(states(), seeded, strict=True)
+        ]
+    finally:
+        random.setstate(before[0])
+        numpy.random.set_state(before[1])  # noqa: NPY002
 
 
 def _items(held: list[Any] | dict[Any, Any]) -> dict[Any, Any]:

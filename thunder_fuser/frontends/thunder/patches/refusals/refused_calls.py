@@ -1,5 +1,5 @@
 """Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks, reads of
-tensors into Python, changes of a tensor's shape in place, and first calls of lazy modules.
+tensors into Python, seeds, changes of a tensor's shape in place, and first calls of lazy modules.
 
 They failed somewhere inside of torch, those of `torch.func` with its transform still active for
 whatever the caller did next. Here each raises before it begins, with the reason and what to do
@@ -17,7 +17,11 @@ from torch._functorch import apis, eager_transforms, vmap
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils.hooks import BackwardHook
 
-from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, ask_first
+from thunder_fuser.frontends.thunder.patches.patched import (
+    UnknownNumbersError,
+    UntraceableError,
+    ask_first,
+)
 from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import at_once, value_of
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
 
@@ -34,6 +38,11 @@ _VALUES = (
 _LAZY = (
     "a lazy module takes the sizes of its parameters from its first input; call the module once, "
     "such as under torch.no_grad(), before the compiled one"
+)
+
+_SEED = (
+    "the state of torch's generators is that of the whole program, which draws its numbers as it "
+    "runs; read and set it outside of the compiled function"
 )
 
 _SHAPE = (
@@ -60,6 +69,16 @@ _REASONS: Mapping[Any, str] = {
         ),
         _GRADIENT,
     ),
+    **dict.fromkeys(
+        (
+            *(torch.seed, torch.manual_seed, torch.initial_seed),
+            *(torch.get_rng_state, torch.set_rng_state, torch.random.fork_rng),
+            *(torch.cuda.seed, torch.cuda.seed_all, torch.cuda.manual_seed),
+            *(torch.cuda.manual_seed_all, torch.cuda.initial_seed),
+            *(torch.cuda.get_rng_state, torch.cuda.set_rng_state),
+        ),
+        _SEED,
+    ),
     **dict.fromkeys((torch.equal, torch.allclose, torch.is_nonzero), _VALUES),
     **dict.fromkeys((torch.Tensor.equal, torch.Tensor.allclose), _VALUES),
     BackwardHook: _HOOK,
@@ -82,7 +101,8 @@ _OF_TENSORS = {
 
 
 def _error(name: str, reason: str) -> NotImplementedError:
-    kind = UnknownNumbersError if reason is _VALUES else NotImplementedError
+    kinds = {_VALUES: UnknownNumbersError, _SHAPE: UntraceableError}
+    kind = kinds.get(reason, NotImplementedError)
     return kind(f"{name} in a compiled function: {reason}")
 
 
