@@ -316,9 +316,11 @@ def _to(
 
 
 def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False) -> TensorProxy:
-    """Take a number, and `non_blocking`."""
+    """Take a number, a tensor that broadcasts, and `non_blocking`."""
     if not isinstance(source, TensorProxy):
         source = ltorch.full_like(x, source)
+    elif source.shape != x.shape:
+        source = ltorch.expand(source, x.shape)
     return symbol(x, source)
 
 
