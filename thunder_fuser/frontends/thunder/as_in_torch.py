@@ -41,7 +41,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise
+from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
 from thunder_fuser.frontends.thunder.numbers import (
@@ -92,6 +92,8 @@ def _logsumexp(
         )
     if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
         x = ltorch.to(x, torch.get_default_dtype())
+    if not x.ndim:  # Thunder looks for the reduced dimension.
+        return x + 0.0
     if _is_empty(x):
         return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
     if _is_complex(x):
@@ -329,11 +331,6 @@ def _round(symbol: Symbol, x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     return ltorch.copy_(x, pointwise.rounded_to(x, decimals=decimals)) if decimals else symbol(x)
 
 
-def _squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
-    """Take the one dimension that torch sees in a tensor of none."""
-    return symbol(x) if not x.ndim and dim in (0, -1) else symbol(x, dim)
-
-
 def _is_empty(x: Any) -> bool:
     return isinstance(x, TensorProxy) and is_static(x.shape) and 0 in x.shape
 
@@ -369,7 +366,10 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "index_put_": indexing.index_put,
     "round_": _round,
     "repeat": gathers.repeat,
-    "squeeze": _squeeze,
+    "squeeze": views.squeeze,
+    "transpose": views.transpose,
+    "split": views.split,
+    "diagonal": views.diagonal,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
