@@ -274,7 +274,8 @@ def _diag_embed(x: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = -1)
     rows = ltorch.unsqueeze(ltorch.pad(x, (before, behind)), -1)
     square = ltorch.expand(rows, (*rows.shape[:-1], rows.shape[-2]))
     whole = ltorch.where(_diagonal(square, offset), square, 0.0)
-    return ltorch.movedim(whole, (-2, -1), tuple(axes))
+    moved = ltorch.movedim(whole, (-2, -1), tuple(axes))
+    return ltorch.contiguous(moved)
 
 
 def _trace(x: TensorProxy) -> TensorProxy:
