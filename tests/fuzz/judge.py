@@ -139,7 +139,7 @@ def _explained(
     refused = runs[-1].error is not None and torchs.error is None
     if refused and any(map(_is_refusal, found)):
         return Verdict(program, "refused by Thunder")
-    if program.takes_gradients and _updates_late(alone):
+    if not refused and program.takes_gradients and _updates_late(alone):
         return Verdict(program, "wrong in Thunder")
     # What Thunder alone does not run excuses no other error of ours, and no other numbers.
     theirs = [] if refused else differences(torchs, runs[-1], truth)

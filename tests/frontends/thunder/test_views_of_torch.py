@@ -59,6 +59,8 @@ VIEWS: dict[str, Call] = {
     "[None]": lambda x: x[None, 1],
 }
 COPIES: dict[str, Call] = {
+    "pad of nothing": lambda x: F.pad(x[None], (0, 0), mode="reflect")[0],
+    "pad by less": lambda x: F.pad(x[None], (-1, -2), mode="replicate")[0],
     "repeat": lambda x: x.repeat(1, 1),
     "repeat of two": lambda x: x.repeat(2, 1),
     "repeat_interleave": lambda x: x.repeat_interleave(1, 0),
