@@ -24,6 +24,20 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "view": lambda x: aten.view(x, [-1]).sin(),
     "update": lambda x: aten.mul_(x * 1, 3) + aten.t(x).t(),
     "loss": lambda x: aten.mse_loss(x, x.detach() * 2, 2),
+    # Torch's functions of these names do not reduce by default.
+    "mean loss": lambda x: aten.mse_loss(x, x.detach() * 2),
+    "mean of logits": lambda x: aten.binary_cross_entropy_with_logits(x, (x.detach() > 0).float()),
+    "divergence": lambda x: aten.kl_div(x, target=x.detach().softmax(1)),
+    "margins": lambda x: aten.triplet_margin_loss.default(x, x.detach() * 2, x.detach().flip(0)),
+    "sum of losses": lambda x: aten.hinge_embedding_loss(x, x.detach().sign(), reduction=2),
+    "alias": lambda x: aten.alias.default(x) * 2,
+    "index": lambda x: aten.index.Tensor(x, [None, torch.tensor([3, 0])]) * 2,
+    "copy": lambda x: aten.copy(x.detach(), x.detach()[0]) * x,
+    "sizes": lambda x: x * aten.sym_size.int(x, 1) + aten.sym_numel(x),
+    "filled": lambda x: aten.fill_.Scalar(x * 2, 3) + x,
+    "elu": lambda x: aten.elu_(x * 2, 0.5).sin(),
+    "silu": lambda x: aten.silu_(x * 2).sin(),
+    "gelu": lambda x: aten.gelu(x, approximate="tanh"),
 }
 
 
@@ -37,6 +51,21 @@ def test_functions_of_torch_are_fused() -> None:
     compiled = jit(lambda x: aten.exp(aten.add(x, 1)))
     compiled(torch.ones(4))
     assert [e.origin.symbol for e in fusions(compiled)[0].fusion.exprs] == ["add", "exp"]
+
+
+def test_an_operator_that_torch_has_not_been_asked_for() -> None:
+    for name in ("exp", "_softmax"):
+        vars(aten).pop(name, None)
+        vars(getattr(aten, name)).pop("default", None)
+    vars(aten).pop("exp", None)
+    x = torch.ones(2, 3)
+    found = jit(lambda x: aten.exp(x) + aten._softmax.default(x, 1, False))(x)
+    torch.testing.assert_close(found, x.exp() + x.softmax(1))
+
+
+def test_operators_named_like_methods() -> None:
+    x, y = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+    assert torch.equal(jit(aten.__and__)(x, y), x & y)
 
 
 def test_others_are_refused() -> None:

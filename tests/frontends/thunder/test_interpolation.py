@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import thunder_fuser
 from tests.frontends.thunder.programs import check, jit
 from thunder_fuser.frontends.thunder import fusions
 
@@ -56,3 +57,16 @@ def test_lines_volumes_and_16_bits() -> None:
     check(lambda x: F.interpolate(x * 2, scale_factor=1.6, mode="trilinear"), x)
     check(lambda x: F.interpolate(x * 2, scale_factor=2) + 1, x.bfloat16())
     check(lambda x: F.interpolate(x * 2, scale_factor=1.6, mode="bilinear"), x[0].bfloat16())
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear", "nearest"])
+def test_torch_runs_what_is_not_fused(mode: str) -> None:
+    sizes = {"bilinear": (4, 5), "trilinear": (4, 3, 2)}.get(mode, (4,))
+    aligned = None if mode == "nearest" else True
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=1.7, mode=mode, align_corners=aligned)
+
+    x = torch.rand(2, 3, *sizes)
+    with thunder_fuser.options(fuel=0):
+        torch.testing.assert_close(jit(program)(x), program(x))

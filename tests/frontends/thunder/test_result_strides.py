@@ -28,6 +28,10 @@ def moved(x: Any) -> Any:
     return padded + 1, columns * x, x.unsqueeze(0) * 2, torch.cat((x, x), -1), x.repeat(2, 1, 1)
 
 
+def embedded(x: Any) -> Any:
+    return torch.diag_embed(x, 1, 0, 2), torch.diag_embed(x, -1, 2, 1) + 1, torch.diag_embed(x)
+
+
 def masked(x: Any) -> Any:
     return x.masked_fill(x > 0, 1.0), torch.tril(x) * 1, x[:1] + x, x.mean(-1, keepdim=True) - x
 
@@ -134,6 +138,7 @@ def reshaped_and_back(x: Any) -> Any:
             norms,
             after_norms,
             moved,
+            embedded,
             masked,
             views_of_norms,
             copies_in_between,

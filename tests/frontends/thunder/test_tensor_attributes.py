@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -156,3 +157,62 @@ def test_update_of_an_operator_with_numbers() -> None:
     x = torch.tensor([1.0, 3.0])
     jit(lambda x: x.ldexp_(torch.tensor([2, 3])))(x)
     assert x.tolist() == [4.0, 24.0]
+
+
+UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+def test_operators_that_update(name: str, dtype: torch.dtype) -> None:
+    if dtype is torch.bool and name not in ("&=", "|=", "^="):
+        return
+
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        z = x + x
+        exec_update(name, z[0], y)
+        exec_update(name, x, 1 if dtype is not torch.bool else True)
+        return [z, UPDATES[name](x, y), x * 1]
+
+    x = torch.tensor([[5, 2, 0], [3, 7, 1]]).to(dtype)
+    y = torch.tensor([1, 2, 3]).to(dtype)
+    ours, theirs = x.clone(), x.clone()
+    for found, expected in zip(jit(program)(ours, y), program(theirs, y), strict=True):
+        assert torch.equal(found, expected)
+    assert torch.equal(ours, theirs)
+
+
+def exec_update(name: str, x: Tensor, y: Any) -> None:
+    if name == "&=":
+        x &= y
+    elif name == "|=":
+        x |= y
+    elif name == "^=":
+        x ^= y
+    elif name == "<<=":
+        x <<= y
+    elif name == ">>=":
+        x >>= y
+    elif name == "//=":
+        x //= y
+    else:
+        x %= y
+
+
+def test_a_product_by_an_operator_is_no_update() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        x @= y
+        return x
+
+    x, y = torch.randn(2, 3), torch.randn(3, 4)
+    kept = x.clone()
+    torch.testing.assert_close(jit(program)(x, y), kept @ y)
+    assert torch.equal(x, kept)

@@ -103,3 +103,34 @@ def test_the_gradient_of_one_tensor_given_twice() -> None:
         compiled(x, y).sum().backward()
         assert x.grad is not None
         assert torch.equal(x.grad, torch.full((4,), 2.0 if same else 1.0))
+
+
+def returned_by_updates(x: Tensor, y: Tensor) -> list[bool]:
+    total, row = x.add_(1), x[0]
+    added = torch.add(x, 1, out=y)
+    found = [total is x, total.mul_(2) is x, torch.relu_(y) is y, y.copy_(x) is y, added is y]
+    return [*found, row.mul_(2) is row, row.mul_(2) is x, total is y, total is not x]
+
+
+def returned_as_they_are(x: Tensor, y: Tensor) -> list[bool]:
+    doubled = x * 2
+    calls = [x.to(torch.float32), x.float(), x.cpu(), x.type_as(y), x.real, x.contiguous()]
+    others = [x.detach(), x.view_as(x), x.reshape(x.shape), x.clone(), x.double(), x.permute(0, 1)]
+    return [*(t is x for t in (*calls, *others)), doubled.contiguous() is doubled]
+
+
+def returned_beside_updates(x: Tensor, y: Tensor) -> list[bool]:
+    mean, variance = y[0], y[1].abs()
+    normal = torch.nn.functional.batch_norm(x, mean, variance, training=True)
+    return [normal is x, normal is mean, normal is variance, mean is y]
+
+
+@pytest.mark.parametrize(
+    "function", [returned_by_updates, returned_as_they_are, returned_beside_updates]
+)
+def test_what_calls_return(function: Callable[..., list[bool]]) -> None:
+    compiled = jit(function)
+    for x in (torch.randn(3, 3), torch.randn(3, 3).t(), torch.randn(3, 3)):
+        y = torch.randn(3, 3)
+        assert compiled(x.clone(), y.clone()) == function(x.clone(), y.clone())
+        assert compiled(x, y) == function(x, y)

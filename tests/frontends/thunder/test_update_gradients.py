@@ -177,9 +177,11 @@ def view_of_constants(a: Any) -> Any:
     return v, a, a.t() * 2
 
 
-def number_copied(a: Any) -> Any:
+def copied_broadcast(a: Any) -> Any:
     c = a * 1
     c[0].copy_(-1)
+    c.copy_(c[0] * 2)
+    c[:, 1].copy_(a[0, :1].sum())
     a[:, 1].copy_(2.5)
     return c * a
 
@@ -231,7 +233,7 @@ PROGRAMS = [
     *(argument_that_is_returned, activation, sum_into_an_argument, view_of_an_argument),
     *(row_of_an_argument, argument_without_gradients, views_are_returned),
     *(view_of_a_view_of_an_argument, filled_by_its_sum, transposed_attribute, repeated_view),
-    *(zeroed, view_of_constants, number_copied, every_other_row, rounded_quotient),
+    *(zeroed, view_of_constants, copied_broadcast, every_other_row, rounded_quotient),
     *(updated_by_its_new_name, source_that_a_view_updates, overwritten_after_a_sine),
 ]
 

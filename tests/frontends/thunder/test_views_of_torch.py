@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import thunder_fuser
 from tests.frontends.thunder.aliasing import differences, gradients, interpreted, ran
+from tests.frontends.thunder.programs import check, jit
 
 Call = Callable[[Any], Any]
 
@@ -145,3 +146,64 @@ def test_views_that_gradients_take_for_copies(name: str, fuel: int | None) -> No
             assert not list(differences(ran(compiled, [x]), ran(program, [x])))
             with pytest.raises(NotImplementedError, match="gradients take for a copy"):
                 gradients(compiled, x)
+
+
+EMPTY: dict[str, Call] = {
+    "split": lambda x: torch.split(x[:0], 3)[0],
+    "split by 0": lambda x: x[:, 6:].split(0, 1)[0],
+    "diagonal below": lambda x: x.diagonal(-9),
+    "diagonal above": lambda x: torch.diagonal(x[None], 6, 0, 2),
+    "diagonal of nothing": lambda x: torch.diagonal(x[:0], 0),
+    "diag": lambda x: torch.diag(x, 20),
+    "trace": lambda x: torch.trace(x[:0]).reshape(1),
+}
+NO_DIMENSIONS: dict[str, Call] = {
+    "transpose": lambda x: x.transpose(0, -1),
+    "swapaxes": lambda x: x.swapaxes(0, 0),
+    "logsumexp": lambda x: torch.logsumexp(x * 1000, 0),
+    "logsumexp of a dimension kept": lambda x: x.logsumexp(-1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", [*EMPTY, *NO_DIMENSIONS])
+def test_empty_results_and_numbers(name: str) -> None:
+    x = torch.rand(4, 6) if name in EMPTY else torch.tensor(1.5)
+    call = {**EMPTY, **NO_DIMENSIONS}[name]
+
+    def program(x: Any) -> Any:
+        y = call(x * 2)
+        return y, y.sum() + x.sum()
+
+    found = check(program, x.clone().requires_grad_())
+    for ours, theirs in zip(found(x), program(x), strict=True):
+        assert ours.shape == theirs.shape
+
+
+@FUEL
+@pytest.mark.parametrize(("width", "mode"), [(0, "reflect"), (-1, "replicate"), (0, "circular")])
+def test_pads_that_add_nothing_are_copies(width: int, mode: str, fuel: int | None) -> None:
+    def program(x: Any) -> Any:
+        y = x * 2
+        padded = F.pad(y, (width, 0), mode=mode)
+        y.add_(1)
+        return padded
+
+    x = torch.rand(2, 3, 4)
+    with thunder_fuser.options(fuel=fuel):
+        torch.testing.assert_close(jit(program)(x), program(x))
+
+
+def test_splits_of_nothing_are_one_piece() -> None:
+    x = torch.ones(3, 0)
+    pieces = jit(lambda x: x.split(2, 1))(x)
+    assert [p.shape for p in pieces] == [(3, 0)]
+
+
+def test_gradients_of_an_update_of_an_empty_slice() -> None:
+    def program(x: Any) -> Any:
+        y = x * 1
+        y[0, 1::3].add_(1)
+        y[:, 4:].mul_(2)
+        return y * x
+
+    check(program, torch.rand(2, 1, 4, requires_grad=True))

@@ -41,7 +41,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise
+from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
 from thunder_fuser.frontends.thunder.numbers import (
@@ -92,6 +92,8 @@ def _logsumexp(
         )
     if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
         x = ltorch.to(x, torch.get_default_dtype())
+    if not x.ndim:  # Thunder looks for the reduced dimension.
+        return x + 0.0
     if _is_empty(x):
         return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
     if _is_complex(x):
@@ -316,20 +318,17 @@ def _to(
 
 
 def _copy(symbol: Symbol, x: TensorProxy, source: Any, non_blocking: Any = False) -> TensorProxy:
-    """Take a number, and `non_blocking`."""
+    """Take a number, a tensor that broadcasts, and `non_blocking`."""
     if not isinstance(source, TensorProxy):
         source = ltorch.full_like(x, source)
+    elif source.shape != x.shape:
+        source = ltorch.expand(source, x.shape)
     return symbol(x, source)
 
 
 def _round(symbol: Symbol, x: TensorProxy, *, decimals: int = 0) -> TensorProxy:
     """Take `decimals`, which Thunder's update lacks."""
     return ltorch.copy_(x, pointwise.rounded_to(x, decimals=decimals)) if decimals else symbol(x)
-
-
-def _squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
-    """Take the one dimension that torch sees in a tensor of none."""
-    return symbol(x) if not x.ndim and dim in (0, -1) else symbol(x, dim)
 
 
 def _is_empty(x: Any) -> bool:
@@ -367,7 +366,10 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "index_put_": indexing.index_put,
     "round_": _round,
     "repeat": gathers.repeat,
-    "squeeze": _squeeze,
+    "squeeze": views.squeeze,
+    "transpose": views.transpose,
+    "split": views.split,
+    "diagonal": views.diagonal,
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,

@@ -15,6 +15,7 @@ from thunder import clang
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.executors.torchex import _always_executable, ex
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -97,6 +98,15 @@ def _linear(
         share = ltorch.reshape(place - below, shape)
         x = clang.take(x, below, dim=dim) * (1 - share) + clang.take(x, above, dim=dim) * share
     return rounded(x, a)
+
+
+_in_torch = ex.register_operator(
+    "interpolate_in_torch",
+    meta=ltorch.meta_adaptor(functional.interpolate),
+    fn=functional.interpolate,
+)
+# Thunder states the result of torch's kernel for fewer modes than it has.
+ex.register_implementation(ltorch.interpolate.id, _in_torch, checker=_always_executable)
 
 
 def _symbol(function: Callable[..., TensorProxy]) -> Symbol:

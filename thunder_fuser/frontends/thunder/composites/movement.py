@@ -11,6 +11,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.composites import views
 from thunder_fuser.frontends.thunder.composites.arguments import (
     Unusual,
     cut,
@@ -257,7 +258,9 @@ def _diag(x: TensorProxy, diagonal: int = 0) -> TensorProxy:
     floats(x)
     if type(diagonal) is not int or x.ndim > 2:
         raise Unusual
-    return ltorch.clone(ltorch.diagonal(x, diagonal)) if x.ndim == 2 else _diag_embed(x, diagonal)
+    if x.ndim != 2:
+        return _diag_embed(x, diagonal)
+    return ltorch.clone(views.diagonal(ltorch.diagonal, x, diagonal))
 
 
 def _diag_embed(x: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
@@ -271,14 +274,15 @@ def _diag_embed(x: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = -1)
     rows = ltorch.unsqueeze(ltorch.pad(x, (before, behind)), -1)
     square = ltorch.expand(rows, (*rows.shape[:-1], rows.shape[-2]))
     whole = ltorch.where(_diagonal(square, offset), square, 0.0)
-    return ltorch.movedim(whole, (-2, -1), tuple(axes))
+    moved = ltorch.movedim(whole, (-2, -1), tuple(axes))
+    return ltorch.contiguous(moved)
 
 
 def _trace(x: TensorProxy) -> TensorProxy:
     floats(x)
     if x.ndim != 2:
         raise Unusual
-    return ltorch.sum(ltorch.diagonal(x))
+    return ltorch.sum(views.diagonal(ltorch.diagonal, x))
 
 
 def _symbol(name: str, function: Callable[..., TensorProxy], id: str = "") -> Symbol:

@@ -37,6 +37,8 @@ def pad(
         before, after = pad[2 * k : 2 * k + 2]
         result = _padded(result, input.ndim - 1 - k, before, after, mode)
     result = rounded(result, input)
+    if not any(n > 0 for n in pad):  # A slice, or all of the operand, which torch copies.
+        result = ltorch.clone(result)
     # Torch writes the others in the memory format of their operand.
     return ltorch.contiguous(result) if mode == "circular" and input.ndim > 3 else result
 

@@ -11,6 +11,8 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from thunder.core.utils import canonicalize_dims
 
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, known
 
@@ -19,6 +21,35 @@ _LEAST: Mapping[int, Callable[[TensorProxy], TensorProxy]] = {
     2: lambda x: x if x.ndim > 1 else ltorch.unsqueeze(_LEAST[1](x), 0),
     3: lambda x: x if x.ndim > 2 else ltorch.unsqueeze(_LEAST[2](x), -1),
 }
+
+
+def squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
+    """Take the one dimension that torch sees in a tensor of none."""
+    return symbol(x) if not x.ndim and dim in (0, -1) else symbol(x, dim)
+
+
+def transpose(symbol: Symbol, x: Any, dim0: int, dim1: int) -> TensorProxy:
+    """Take the one dimension that torch sees in a tensor of none."""
+    is_alone = not x.ndim and {dim0, dim1} <= {0, -1}
+    return ltorch.view_as(x, x) if is_alone else symbol(x, dim0, dim1)
+
+
+def split(symbol: Symbol, a: TensorProxy, size: Any, dim: int = 0) -> Any:
+    """A dimension of no elements is one piece; Thunder gives none, or raises for a size of 0."""
+    is_empty = a.ndim > 0 and a.shape[dim] == 0 and not isinstance(size, Sequence)
+    return symbol(a, [0] if is_empty else size, dim)
+
+
+def diagonal(
+    symbol: Symbol, a: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorProxy:
+    """A diagonal outside of the matrices is empty, where Thunder states sizes as if it were not."""
+    row, column = canonicalize_dims(a.ndim, (dim1, dim2))
+    length = min(a.shape[row] + min(offset, 0), a.shape[column] - max(offset, 0))
+    if length > 0 or row == column:
+        return symbol(a, offset, dim1, dim2)
+    others = [n for k, n in enumerate(a.shape) if k not in (row, column)]
+    return ltorch.reshape(ltorch.narrow(a, column, 0, 0), (*others, 0))
 
 
 def _at_least(rank: int) -> Callable[..., Any]:

@@ -44,6 +44,8 @@ _on_trace_of_thunder: Callable[..., TraceCtx] = autodiff.grad_transform_on_trace
 
 def _slice_back(gradient: TensorProxy, view: BoundSymbol) -> TensorProxy:
     x, start, _, *given = view.args
+    if 0 in gradient.shape:
+        return ltorch.zeros_like(x)
     strides = given[0] if given and given[0] is not None else (1,) * x.ndim
     padding = [
         (low, extent - low - (n - 1) * step - 1, step - 1)

@@ -2,7 +2,9 @@
 
 Thunder makes a proxy for each argument, so that one tensor given twice was two to the program.
 Here two tensors of the caller are one if they are one object in the call that is compiled, and a
-guard says so of later calls. For functions compiled with this executor.
+guard says so of later calls. What a call returns is one with its operand where torch returns that:
+what it updates (`x.add_(1)`), what already has the dtype or the layout (`x.float()`). For functions
+compiled with this executor.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import WrappedValue, unwrap
-from thunder.core.prims import OpTags
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import get_tracectx
 from thunder.executors.pythonex import ex
 from torch import Tensor
 
@@ -39,9 +45,18 @@ _check_symbol = ex.register_operator(
 
 
 def _is_one(a: WrappedValue, b: WrappedValue) -> bool | None:
-    """True if two tensors of the caller are one object, which is guarded; None for other values."""
-    if unwrap(a) is unwrap(b) or not is_patched() or not (_is_given(a) and _is_given(b)):
+    """True if two tensors are one object, which is guarded for those of the caller; None where
+    Thunder's answer holds.
+    """
+    x, y = unwrap(a), unwrap(b)
+    if (
+        x is y
+        or not is_patched()
+        or not (isinstance(x, TensorProxy) and isinstance(y, TensorProxy))
+    ):
         return None
+    if not (_is_given(a) and _is_given(b)):
+        return True if _object(x) == _object(y) else None
     found = a.original_value is b.original_value
     jit_ext.get_jit_ctx().add_constraint((_check_symbol, unwrap(a), unwrap(b), found))
     return found
@@ -56,6 +71,53 @@ def _is_given(wrapped: WrappedValue) -> bool:
         and held.history is not None
         and path_of(held.history) is not None
     )
+
+
+def _object(x: TensorProxy) -> str:
+    """Return the name of the tensor that `x` is: of the first operand that a call returned."""
+    trace = get_tracectx()
+    makers = {
+        out.name: symbol
+        for symbol in chain.from_iterable(trace.scopes)
+        for out in symbol.flat_proxy_outs
+    }
+    name: str = x.name
+    while (maker := makers.get(name)) is not None:
+        returned = _returned(maker, name)
+        if returned is None or returned.name == name:
+            break
+        name = returned.name
+    return name
+
+
+def _returned(symbol: BoundSymbol, result: str) -> TensorProxy | None:
+    """Return the operand that a call returns in torch as the result of this name; None if it makes
+    a tensor object.
+    """
+    last = symbol
+    while last.subsymbols:
+        last = last.subsymbols[-1]
+    if result not in (out.name for out in last.flat_proxy_outs):
+        return None
+    if last.sym.id is PrimIDs.COPY_:
+        updated: TensorProxy = last.args[1]
+        return updated
+    operand: TensorProxy = symbol.args[0] if symbol.args else None
+    if symbol.sym.id in _RETURNING and last.sym.id is PrimIDs.SHALLOW_COPY:
+        return operand
+    return operand if symbol.sym is ltorch.contiguous and _is_dense(symbol) else None
+
+
+_RETURNING = frozenset({ltorch.to.id, ltorch.type_as.id, ltorch.real.id})
+"""Calls that return their operand where they have nothing to do."""
+
+
+def _is_dense(symbol: BoundSymbol) -> bool:
+    """True if the operand of a `contiguous` is, which is guarded for an argument."""
+    try:
+        return bool(symbol.args[0].is_contiguous(**symbol.kwargs))
+    except NotImplementedError:  # not known
+        return False
 
 
 def _is_op(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:

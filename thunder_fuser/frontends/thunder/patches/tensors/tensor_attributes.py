@@ -8,6 +8,8 @@
 *Updates* `x.name_(..)` with what `x.name(..)` returns: Thunder has those of arithmetic, but not
 `fill_`, `sigmoid_`, `index_fill_`, `scatter_reduce_` and others.
 
+*Operators that update*: `x &= y` and others that Thunder refuses.
+
 *`x.where(condition, y)`*, which Thunder took for `torch.where(x, condition, y)`: wrong numbers
 where `x` is bool, and an error elsewhere.
 """
@@ -19,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map
 from torch._ops import OpOverloadPacket
@@ -121,7 +124,9 @@ def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute `x.name(..)` and copy it to `x`."""
     known(f"{name}_")
     found = getattr(self, name)(*args, **kwargs)
-    if found.dtype.is_floating_point and not self.dtype.is_floating_point:
+    # By an operator in C, dtypes are Thunder's.
+    of_found, of_self = dtypes.to_dtype(found.dtype), dtypes.to_dtype(self.dtype)
+    if dtypes.is_inexact_dtype(of_found) and dtypes.is_exact_dtype(of_self):
         raise RuntimeError(
             f"{name}_: result type {found.dtype} can't be cast to the desired output type "
             f"{self.dtype}"
@@ -177,8 +182,31 @@ _OWN: Mapping[str, Function] = {
 }
 
 
+_OPERATORS = {
+    "__iand__": "bitwise_and_",
+    "__ior__": "bitwise_or_",
+    "__ixor__": "bitwise_xor_",
+    "__ilshift__": "bitwise_left_shift_",
+    "__irshift__": "bitwise_right_shift_",
+    "__ifloordiv__": "floor_divide_",
+    "__imod__": "remainder_",
+    # `x @= y` is `x = x @ y`.
+    "__imatmul__": "__matmul__",
+}
+"""Methods that operators are, which Thunder's proxies of all kinds refuse."""
+
+
+def _operator(refusal: Function, method: str) -> Function:
+    def update(self: Any, other: Any) -> Any:
+        return getattr(self, method)(other) if is_patched() else refusal(self, other)
+
+    return update
+
+
 def register() -> None:
     """Add the attributes to Thunder's proxies, and the methods to its tensors'."""
+    for name, method in _OPERATORS.items():
+        setattr(TensorProxy, name, _operator(getattr(TensorProxy, name), method))
     for name, value in _ATTRIBUTES.items():
         if not hasattr(TensorProxy, name):
             setattr(TensorProxy, name, _attribute(name, value))

@@ -17,6 +17,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     torch_code,
     torch_keywords,
     unknown_calls,
+    updating_functions,
 )
 
 PATCHES = (
@@ -33,6 +34,7 @@ PATCHES = (
     script_functions,
     torch_keywords,
     unknown_calls,
+    updating_functions,
     # After unknown calls, whose `out` it writes.
     out_arguments,
     creation_options,
