@@ -168,7 +168,7 @@ class ExpressionsC:
         ir.Min: _min,
         ir.ClampedAdd: _clamped_add,
         ir.IntCast: lambda s, e: f"({ctype(e.dtype)})({s._of(e.value)})",
-        ir.IndexNumber: lambda s, e: f"(long long)({s._of(e.index)})",
+        ir.IndexNumber: lambda s, e: f"({e.dtype.ctype})({s._of(e.index)})",
         ir.And: lambda s, e: "(" + " && ".join(map(s._of, e.tests)) + ")",
         ir.Or: lambda s, e: "(" + " || ".join(map(s._of, e.tests)) + ")",
         ir.BoolConst: lambda s, e: str(int(e.value)),

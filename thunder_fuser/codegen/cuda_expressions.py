@@ -122,7 +122,7 @@ class CudaExpressions:
         return f"({e.dtype.ctype}){self._factor(e.value, 4)}"
 
     def _index_number(self, e: ir.IndexNumber) -> str:
-        return f"(long long)({self.text(e.index)})"
+        return f"({e.dtype.ctype})({self.text(e.index)})"
 
     def _all(self, e: ir.And) -> str:
         text = " && ".join(map(self.text, e.tests))

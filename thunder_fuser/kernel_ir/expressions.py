@@ -103,9 +103,10 @@ class IntCast:
 
 @dataclass(frozen=True, slots=True)
 class IndexNumber:
-    """An index as a value of the program, of dtype Int."""
+    """An index as a value of the program: of dtype Int, or Int32, into which it fits."""
 
     index: Expr
+    dtype: DataType = DataType.Int
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from thunder_fuser.ir.integer.symint import Context, Form, impossible, provable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.indexing import bounds_text
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.index import index_values
 from thunder_fuser.lower.index.index_forms import index_form
 from thunder_fuser.lower.scalar_graph import (
     Condition,
@@ -217,7 +218,7 @@ class Pull:
             Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in expr.inputs
         ]
         dtypes = pointwise.lookup(expr.op).operand_dtypes(kinds)
-        return self.graph.compute(expr.op, tuple(args), dtypes, expr.output.dtype)
+        return index_values.compute(self.graph, expr.op, tuple(args), dtypes, expr.output.dtype)
 
     def _view(
         self, expr: ViewOp | CopyOp | CutOp, index: tuple[Index, ...], context: Conjunction
@@ -278,8 +279,8 @@ class Pull:
         dtype = expr.output.dtype
         wide = compute_dtype(dtype)
         position = self.graph.index(index[0], wide)
-        scaled = self.graph.compute("mul", (position, step), (wide, wide), wide)
-        return self.graph.compute("add", (scaled, start), (wide, wide), dtype)
+        scaled = index_values.compute(self.graph, "mul", (position, step), (wide, wide), wide)
+        return index_values.compute(self.graph, "add", (scaled, start), (wide, wide), dtype)
 
     def _random(self, expr: RandomOp, index: tuple[Index, ...]) -> Pulling:
         """Emit the random sample of the logical element, which does not depend on the schedule."""

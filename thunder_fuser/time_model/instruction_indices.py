@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.time_model import instruction_table as table
 from thunder_fuser.time_model.instruction_memory import MemoryMix, Place, Value
 from thunder_fuser.time_model.instruction_values import SAMPLED_WARPS, Form, Number, Sample
@@ -116,7 +117,10 @@ class IndexMix(MemoryMix):
         return self.expr(e.value)
 
     def _index_number(self, e: ir.IndexNumber) -> Value:
-        return self.apply_to(("number",), table.mix(0, 1), [self.expr(e.index)])
+        index: Value = self.expr(e.index)
+        if e.dtype is DataType.Int32:
+            return index
+        return self.apply_to(("number",), table.mix(0, 1), [index])
 
     def _tests(self, e: ir.And | ir.Or) -> Value:
         found = [self.register(self.expr(t)) for t in e.tests]

@@ -56,7 +56,7 @@ def index_form(
             point, _ = pull(tuple(index), value.domain.root, value.domain.transforms, zero)
             return known(view.input, point)
         case PointwiseOp() as expr:
-            return _pointwise(
+            return computed(
                 expr.op,
                 [
                     known(v, index[len(index) - v.rank :] if isinstance(v, TensorView) else ())
@@ -66,7 +66,10 @@ def index_form(
     return None
 
 
-def _pointwise(op: str, operands: Sequence[Form | None]) -> Form | None:
+def computed(op: str, operands: Sequence[Form | None]) -> Form | None:
+    """Return the result of an operation on forms, if it is one; None for other operations, or if an
+    operand is None.
+    """
     match op, *operands:
         case "cast" | "set", Form() as a:
             return a

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.index.index_arithmetic import fits
+from thunder_fuser.lower.index.index_forms import WIDE, computed
 from thunder_fuser.lower.scalar_graph import IndexValue, Literal, ScalarGraph, Value
 
-_INTEGERS = (DataType.Int, DataType.Int32)
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -29,13 +29,13 @@ def compute(
     intermediates, in as many bits.
     """
     forms = _forms(args)
-    if forms is not None and all(operand in _INTEGERS for operand in operand_dtypes):
+    if forms is not None and all(operand in WIDE for operand in operand_dtypes):
         if op in _COMPARISONS:
             narrow = DataType.Int32
             args = tuple(graph.index(form, narrow) for form in forms)
             return graph.compute(op, args, (narrow,) * len(args), dtype)
-        found = _computed(op, forms)
-        if found is not None and dtype in _INTEGERS and fits(found):
+        found = computed(op, forms)
+        if found is not None and dtype in WIDE and fits(found):
             return graph.index(found, dtype)
     return graph.compute(op, args, operand_dtypes, dtype)
 
@@ -50,22 +50,10 @@ def _forms(values: Sequence[Value]) -> list[Form] | None:
     found: list[Form] = []
     for value in values:
         match value:
-            case IndexValue(form=form) if value.dtype in _INTEGERS:
+            case IndexValue(form=form) if value.dtype in WIDE:
                 found.append(form)
             case Literal(value=int(number)) if not isinstance(number, bool):
                 found.append(context.const(number))
             case _:
                 return None
     return found if all(map(fits, found)) else None
-
-
-def _computed(op: str, operands: Sequence[Form]) -> Form | None:
-    """Return the result of an operation on forms, if it is one."""
-    match op, operands:
-        case "add", [a, b]:
-            return a + b
-        case "sub", [a, b]:
-            return a - b
-        case "mul", [a, b] if a.is_constant or b.is_constant:
-            return a * b.const if b.is_constant else b * a.const
-    return None

@@ -129,8 +129,9 @@ class LaneLowering(LoadLowering):
                 chosen = self._disjunction((tests,), indices)
                 found = ir.Select(chosen, name(node.inside), name(node.outside))
             case IndexValue():
-                number = ir.IndexNumber(index(self.lanes(node.form)))
-                found = values.convert(number, DataType.Int, node.dtype)
+                dtype = DataType.Int32 if node.dtype is DataType.Int32 else DataType.Int
+                number = ir.IndexNumber(index(self.lanes(node.form)), dtype)
+                found = values.convert(number, dtype, node.dtype)
             case IndirectIndex():
                 return self._position(node, copy, indices)
             case PhiloxCall():
