@@ -6,7 +6,9 @@ of a row and reduces them to values that later stages, and the stores, read at t
 nothing reads them elsewhere makes a segment legal, and is checked, not matched by patterns.
 
 The V lanes of a vector are consecutive columns (threads share a row) or consecutive rows. Of rows,
-a thread owns its own, or shares them in an outer reduction with other threads of its block.
+a thread owns its own, or shares them in an outer reduction with other threads of its block. On a
+host, where columns are runs of other lengths, such as the pixels of channels, vectors begin anew
+with each run (`RunLanes`), and only partial vectors have tests of lanes (`tail_apart`).
 
 Grid reductions need more than one block: reductions over the rows, or over columns that several
 blocks share because the rows are few. Each block writes a partial result to a workspace; after a
