@@ -409,3 +409,15 @@ def test_a_host_core_asks_early_for_the_rows_of_a_tile() -> None:
         later = point | {"j": point["j"] + 8}
         assert address.evaluate(point) == wanted.evaluate(later)
     assert part_of(permuted((2048, 2048), (1, 0)), H200).prefetches == ()
+
+
+@pytest.mark.parametrize("sizes", [(513, 1001), (520, 1000), (2045, 513)])
+def test_a_host_core_reads_and_writes_vectors_of_odd_rows(sizes: tuple[int, int]) -> None:
+    """Those that do not fit in at the end of a row are read and written point by point."""
+    whole = part_of(permuted((512, 1024), (1, 0)), CPU)
+    part = part_of(permuted(sizes, (1, 0)), CPU)
+    assert part.lanes.vector == whole.lanes.vector
+    assert [tile.width for tile in part.tiles] == [tile.width for tile in whole.tiles]
+    assert whole.narrow is None
+    assert part.narrow is not None
+    assert part.narrow.lanes.vector == 1

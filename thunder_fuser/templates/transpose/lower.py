@@ -4,7 +4,8 @@ stores.
 Names beyond those of `lanes_to_ir`: p numbers the vectors of a tile, of which a thread has every
 256th (the k-th of its own is p = 256 * k + t); m0, m1, .. are tiles in shared memory. While a tile
 is filled, a is the vector along J, c the group of points along I that are read at once, r one of
-these; later j and q are the place of a vector along I.
+these, w a point of a partial vector; later j and q are the place of a vector along I, s that of a
+point of a partial one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from thunder_fuser.templates.transpose.schedule import (
 )
 
 _SMEM, _P, _K, _N, _T = (ir.Var(name) for name in ("smem", "p", "k", "n", "t"))
-_A, _C, _J, _Q, _V, _X = (ir.Var(name) for name in ("a", "c", "j", "q", "v", "x"))
+_A, _C, _J, _Q, _S, _V = (ir.Var(name) for name in ("a", "c", "j", "q", "s", "v"))
+_W, _X = ir.Var("w"), ir.Var("x")
 _INT = DataType.Int32
 
 
@@ -39,7 +41,8 @@ def fits_int32(part: TransposePart) -> bool:
     mentioned += [part.lanes(s.address) for s in part.stores]
     mentioned += [tile.address for tile in part.tiles]
     mentioned += [address for _, address in part.prefetches]
-    return part.blocks < 2**31 and all(fits(form) for form in mentioned)
+    narrow = part.narrow is None or fits_int32(part.narrow)
+    return part.blocks < 2**31 and all(fits(form) for form in mentioned) and narrow
 
 
 class TransposeLowering(LaneLowering):
@@ -50,12 +53,12 @@ class TransposeLowering(LaneLowering):
         self.part = part
         self._names = {"tile": ir.Var("block")}
         self._tiles = {self._access[tile.load]: tile for tile in part.tiles}
+        self._memories = {tile.load: f"m{k}" for k, tile in self._tiles.items()}
+        self._q = _Q
 
     def body(self) -> list[ir.Stmt]:
         """Lower the statements of a thread; `block` counts from the first block of the part."""
-        live = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
-        direct = [k for k in live if k not in self._tiles]
-        turned = [k for k in live if k in self._tiles]
+        direct, turned = self._direct, self._turned
         head = self._section("transpose", self.part.stores)
         found: list[ir.Stmt] = [head, ir.Shared("smem"), *(self._declared(k) for k in turned)]
         fills = [self._filled(k) for k in turned]
@@ -73,6 +76,20 @@ class TransposeLowering(LaneLowering):
             found += [*fills, ir.Barrier()]
             found.append(self._each_vector(lambda i: self._computed([], turned, EACH, i)))
         return found
+
+    @property
+    def _live_accesses(self) -> list[int]:
+        return [k for k, a in enumerate(self.accesses) if self._is_live(a)]
+
+    @property
+    def _direct(self) -> list[int]:
+        """Accesses that vectors along I read from memory."""
+        return [k for k in self._live_accesses if k not in self._tiles]
+
+    @property
+    def _turned(self) -> list[int]:
+        """Accesses that pass through tiles."""
+        return [k for k in self._live_accesses if k in self._tiles]
 
     def _computed(
         self, direct: Sequence[int], turned: Sequence[int], copy: Copy, indices: IndexArithmetic
@@ -103,7 +120,10 @@ class TransposeLowering(LaneLowering):
         """Loop over the vectors along I of the tile that have points."""
         across = ir.Int(self.part.sides[1] // self.lanes.vector)
         indices = self._arithmetic()
-        guard = self._disjunction((self.part.inside,), indices)
+        narrow = self.part.narrow
+        # The last lane is the first that does not exist.
+        wanted = [self.lanes.at(c)[-1] for c in self.part.inside] if narrow else self.part.inside
+        guard = self._disjunction((tuple(wanted),), indices)
         place = [
             ir.Let("j", _INT, ir.Binary("/", _P, across)),
             ir.Let("q", _INT, ir.Binary("%", _P, across)),
@@ -111,8 +131,22 @@ class TransposeLowering(LaneLowering):
         ]
         inside = body(indices.child())
         if guard != ALWAYS_TRUE:
-            inside = [ir.If((guard,), tuple(inside))]
+            others = self._point_by_point(narrow) if narrow else ()
+            inside = [ir.If((guard,), tuple(inside), others)]
         return self._loop(self.lanes.vectors, [*place, *inside])
+
+    def _point_by_point(self, narrow: TransposePart) -> ir.Body:
+        """Lower the points of a partial vector along I that exist, one after the other."""
+        vector = ir.Int(self.lanes.vector)
+        each = TransposeLowering(narrow, self._frame)
+        each._memories, each._q = self._memories, _S
+        each._names = {**each._names, "q": _S}
+        indices = each._arithmetic()
+        guard = each._disjunction((narrow.inside,), indices)
+        number = ir.Let("s", _INT, ir.add(ir.times(_Q, vector), _W))
+        point = each._computed(each._direct, each._turned, ONE, indices.child())
+        inside: ir.Body = (number, *indices.taken(), ir.If((guard,), tuple(point)))
+        return (ir.Loop("w", vector, inside),)
 
     # ---- tiles
 
@@ -120,25 +154,35 @@ class TransposeLowering(LaneLowering):
         tile = self._tiles[k]
         place = ir.add(_SMEM, ir.Int(tile.offset))
         dtype, columns = tile.load.dtype, tile.sides[1]
-        return ir.TransposeTile(f"m{k}", dtype, columns, tile.width, tile.spread, tile.ways, place)
+        name = self._memories[tile.load]
+        return ir.TransposeTile(name, dtype, columns, tile.width, tile.spread, tile.ways, place)
 
     def _filled(self, k: int) -> ir.Loop:
         """Fill the tile with squares, read along J and written along I."""
         tile = self._tiles[k]
         indices = self._arithmetic()
-        guard = self._disjunction((tile.inside,), indices)
+        guard = self._disjunction((tile.whole,), indices)
         address = indices.value(tile.address, self._names)
         pointer, row = ir.Var(tile.load.tensor.name), ir.Element(_X, _N)
-        load: ir.Stmt = ir.VectorLoad(tile.width, ir.Address(pointer, address), row)
+        place = ir.Address(pointer, address)
+        load: ir.Stmt = ir.VectorLoad(tile.width, place, row, tile.is_aligned)
         if tile.width == 1:
             load = ir.Assign(ir.Element(row, ir.Int(0)), ir.Element(pointer, address))
         across = ir.Int(tile.sides[0] // tile.width)
         depth = ir.Int(tile.depth)
         is_whole = guard == ALWAYS_TRUE
+        before = indices.taken()
+        others: ir.Body = ()
+        if tile.has_partial_vectors:
+            of_lane = indices.child()
+            test = self._disjunction((tile.inside,), of_lane)
+            one = ir.Assign(ir.Element(row, _W), ir.Element(pointer, ir.add(address, _W)))
+            each: ir.Body = (*of_lane.taken(), ir.If((test,), (one,)))
+            others = (ir.Loop("w", ir.Int(tile.width), each),)
         body = (
             ir.Let("r", _INT, ir.add(ir.times(depth, _C), _N)),
-            *indices.taken(),
-            load if is_whole else ir.If((guard,), (load,)),
+            *before,
+            load if is_whole else ir.If((guard,), (load,), others),
         )
         return self._loop(
             tile.blocks,
@@ -148,17 +192,21 @@ class TransposeLowering(LaneLowering):
                 ir.Registers("x", tile.load.dtype, (tile.depth, tile.width), not is_whole),
                 ir.Loop("n", depth, body, ir.LoopKind.UNROLLED_SHORT),
                 ir.TileStore(
-                    f"m{k}", tile.depth, ir.times(ir.Int(tile.width), _A), ir.times(depth, _C), _X
+                    self._memories[tile.load],
+                    tile.depth,
+                    ir.times(ir.Int(tile.width), _A),
+                    ir.times(depth, _C),
+                    _X,
                 ),
             ],
         )
 
     def _read(self, k: int) -> list[ir.Stmt]:
         vector = self.lanes.vector
-        target = ir.Var(f"x{k}")
+        target, memory = ir.Var(f"x{k}"), self._memories[self._tiles[k].load]
         return [
             ir.Registers(f"x{k}", self._tiles[k].load.dtype, (vector,)),
-            ir.TileLoad(f"m{k}", vector, _J, ir.times(ir.Int(vector), _Q), target),
+            ir.TileLoad(memory, vector, _J, ir.times(ir.Int(vector), self._q), target),
         ]
 
     def _loaded(self, load: Load, copy: Copy) -> ir.Expr:

@@ -66,6 +66,7 @@ class TransposePart:
     inside      predicate of vectors that exist
     threads     threads of a block
     prefetches  tensors, and addresses in them, to prefetch for later rows
+    narrow      the same with vectors of one point, for those of partial vectors, on a host
     """
 
     rounds: ClassVar[int] = 1
@@ -82,6 +83,7 @@ class TransposePart:
     blocks: int
     threads: int
     prefetches: tuple[tuple[TensorView, Form], ...] = ()
+    narrow: TransposePart | None = None
 
     @property
     def shared_bytes(self) -> int:
@@ -164,6 +166,7 @@ def _transpose_part(
             plane.tiles,
             1 if device.threads_are_serial else THREADS,
             _prefetches(direct, plane, device),
+            part(1)[1] if axes.i % vector else None,
         )
 
     # The widest of those with the fewest memory instructions for each point.
@@ -233,9 +236,11 @@ def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
 
 
 def _vectors(plane: Plane, device: DeviceInfo) -> list[int]:
-    """Return vector widths along I to try, which divide it."""
+    """Return vector widths along I to try, which divide it; a core stores anywhere, and the points
+    of partial vectors one by one.
+    """
     found = vectors_to_try(plane.group, plane.sides[1], device)
-    return [vector for vector in found if plane.axes.i % vector == 0]
+    return [v for v in found if plane.axes.i % v == 0 or device.threads_are_serial]
 
 
 def _lanes(plane: Plane, vector: int) -> LaneForms:

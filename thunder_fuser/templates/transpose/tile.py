@@ -34,7 +34,8 @@ class Tile:
              no bank conflicts; 1 where there are no banks
     spread   distance of the units of neighbouring vectors
     offset   bytes before it in shared memory
-    inside   predicate of vectors that exist
+    inside   predicate of a vector's points that exist, over the point `w`
+    whole    predicate of vectors all of whose points exist
     """
 
     load: Load
@@ -46,6 +47,12 @@ class Tile:
     ways: int
     spread: int
     offset: int
+    whole: Conjunction
+    is_aligned: bool = True
+
+    @property
+    def has_partial_vectors(self) -> bool:
+        return self.whole != self.inside
 
     @property
     def unit(self) -> int:
@@ -82,7 +89,8 @@ def plan_tile(load: Load, plane: Plane, offset: int, alignment: int, device: Dev
         lanes = LaneForms(steps, lane, width, side_j * side_i // width)
         address = lanes.at(lanes(load.address))[0]
         aligned = width * itemsize <= alignment and address.multiple_of(width)
-        if width == 1 or (aligned and plane.axes.j % width == 0):
+        # A core reads anywhere, and the points of partial vectors one by one.
+        if width == 1 or device.threads_are_serial or (aligned and plane.axes.j % width == 0):
             break
         width //= 2
     depth = min(unit, side_i)
@@ -93,4 +101,6 @@ def plan_tile(load: Load, plane: Plane, offset: int, alignment: int, device: Dev
     ways = 1 if device.threads_are_serial else min(BANK_UNITS, width * max(1, side_i // unit))
     spread = max(1, ways * width // side_j)
     inside = plane.inside(lanes)
-    return Tile(load, address, inside, width, depth, plane.sides, ways, spread, offset)
+    whole = tuple(lanes.at(condition)[-1] for condition in inside)
+    shape = width, depth, plane.sides, ways, spread, offset
+    return Tile(load, address, inside, *shape, whole, aligned)
