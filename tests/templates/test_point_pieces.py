@@ -166,3 +166,15 @@ def test_pieces_take_turns(rows: int, columns: tuple[int, ...]) -> None:
     found = CompiledFusion(b.build())([other, *inputs])
     expected = [other.abs(), torch.cat([OPS[n](x) for n, x in zip(OPS, inputs, strict=False)], 1)]
     torch.testing.assert_close([*found], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("columns", [513, 1001])
+def test_a_core_writes_parts_of_lines_at_the_ends_of_long_blocks(columns: int) -> None:
+    """Its cache merges them; a GPU, and blocks of a few lines, have the cat as one loop."""
+    b = FusionBuilder()
+    x = b.tensor([64, columns], F32)
+    b.output(b.cat([op(b, "neg", x), op(b, "relu", x)], 1))
+    cpu = HOST.device_info(torch.device("cpu"))
+    on_cpu, on_gpu = parts_of(b, cpu), parts_of(b)
+    assert not any(isinstance(node, Select) for part in on_cpu for node in part.graph)
+    assert any(isinstance(node, Select) for part in on_gpu for node in part.graph)

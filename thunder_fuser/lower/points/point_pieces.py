@@ -21,6 +21,10 @@ from thunder_fuser.lower.scalar_graph import Condition, Select
 MOST_PIECES = 6
 _LINE_BYTES = 128
 """Granularity of a piece's contiguous writes, in bytes: a cache line."""
+_FEWEST_LINES = 4
+"""Cache lines of a contiguous block, from which on a core may write parts of a line: its cache
+merges them, where a GPU would write the line twice.
+"""
 _SHARED = 4
 """The tensors that several pieces read must fit this many times into the last-level cache, since
 pieces read them at different times.
@@ -50,13 +54,14 @@ def pieces(group: PointGroup, body: KernelBody, device: DeviceInfo) -> tuple[Poi
     """Split a group into groups with the same points and fewer tests; the group itself if there
     are so many pieces that code for each does not pay.
     """
-    if len([*_sides(group)]) >= MOST_PIECES:
+    shortest = _FEWEST_LINES if device.threads_are_serial else 0
+    if len([*_sides(group, shortest)]) >= MOST_PIECES:
         return (group,)
     found: list[tuple[PointGroup, tuple[_Cut, ...]]] = [(group, ())]
     k = 0
     while k < len(found) and len(found) < MOST_PIECES:
         whole, cuts = found[k]
-        for sides in _sides(whole):
+        for sides in _sides(whole, shortest):
             parts = [(_piece(group, body, (*cuts, cut)), (*cuts, cut)) for cut in sides]
             if _is_worth([part for part, _ in parts], body, device):
                 found[k : k + 1] = parts
@@ -78,9 +83,9 @@ def _piece(group: PointGroup, body: KernelBody, cuts: tuple[_Cut, ...]) -> Point
     return group_at(group.tensors, body, point, place)
 
 
-def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
-    """Yield both sides of each test that splits the points into blocks of whole cache lines, the
-    last test first.
+def _sides(group: PointGroup, shortest: int) -> Iterator[tuple[_Cut, _Cut]]:
+    """Yield both sides of each test that splits the points into blocks of whole cache lines, or of
+    at least `shortest` ones if that is above 0; the last test first.
     """
     widest = min(t.dtype.itemsize for t in group.tensors)
     seen: set[Condition] = set()
@@ -95,7 +100,8 @@ def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
         sides = _parted(condition, group)
         if sides is not None and sides not in found:
             found.add(sides)
-            if sides[0].stride * widest % _LINE_BYTES == 0:
+            size = sides[0].stride * widest
+            if size % _LINE_BYTES == 0 or 0 < shortest * _LINE_BYTES <= size:
                 yield sides
 
 
