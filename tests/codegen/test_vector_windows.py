@@ -11,12 +11,13 @@ import torch
 
 from tests.support.batch import Batch, Guarded, allocations
 from tests.support.building import op
-from thunder_fuser.compile import compile_plan
+from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.host.target import HOST
 
 CPU = torch.device("cpu")
 DTYPES = (DataType.BFloat16, DataType.Float, DataType.Int8, DataType.Double)
@@ -75,3 +76,34 @@ def test_pairs_and_flips(
         inputs.append(x)
         exact += [x[:, -1:] - x[:, :1], x + x.flip(1)]
     check(b, inputs, exact, info, monkeypatch)
+
+
+def rolled(b: FusionBuilder, columns: int, shift: int, dtype: DataType) -> None:
+    """A rotation of rows: the lanes of one vector come from both ends, those of others are
+    neighbours.
+    """
+    x = b.tensor([5, columns], dtype)
+    last = b.slice(x, [0, columns - shift], [5, columns])
+    b.output(op(b, "add", b.cat([last, b.slice(x, [0, 0], [5, columns - shift])], 1), x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_rows_that_are_rotated(dtype: DataType, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = FusionBuilder()
+    inputs, exact = [], []
+    for columns, shift in ((512, 3), (513, 1), (520, 17), (96, 50)):
+        rolled(b, columns, shift, dtype)
+        x = torch.arange(5 * columns).remainder(101).reshape(5, columns).to(dtype.torch)
+        inputs.append(x)
+        exact.append(x.roll(shift, 1) + x)
+    check(b, inputs, exact, None, monkeypatch)
+
+
+def test_lanes_that_all_take_one_load_have_no_tests_on_a_host() -> None:
+    b = FusionBuilder()
+    rolled(b, 512, 3, DataType.Float)
+    plan = CompiledFusion(b.build()).plan()
+    for device, count in ((HOST.device_info(CPU), 1), (H200, 0)):
+        (found,) = generate_kernels(plan, device).values()
+        loads = [line for line in found.kernel.source.splitlines() if "- 3))[v];" in line]
+        assert sum(" if (" not in line for line in loads) == count, device.name

@@ -342,7 +342,7 @@ class CudaExpressions:
 def _of_first_lane(index: ir.Expr) -> ir.Expr | None:
     """Return the index of lane 0 for one that counts lanes, as `8 * u + v + 3`; else None."""
     match index:
-        case ir.Binary("+", rest, lane) if lane == ir.LANE:
+        case ir.Binary("+", rest, lane) | ir.Binary("+", lane, rest) if lane == ir.LANE:
             return rest
         case ir.Binary("+" | "-" as op, left, right):
             first = _of_first_lane(left)

@@ -17,9 +17,15 @@ from thunder_fuser.ir.integer.symint import Form, provable
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
+from thunder_fuser.lower.vectors.gathered_lanes import Alternative, certain_lanes
 from thunder_fuser.lower.vectors.lane_windows import VectorAccess
 from thunder_fuser.lower.vectors.lanes import LaneForms
-from thunder_fuser.lower.vectors.vectorize import ALWAYS, Disjunction, RegisterArray, simplify
+from thunder_fuser.lower.vectors.vectorize import (
+    ALWAYS,
+    Disjunction,
+    RegisterArray,
+    simplify,
+)
 
 Copy = tuple[ir.Expr, ...]
 
@@ -285,15 +291,22 @@ class LoadLowering(ABC):
         indices: IndexArithmetic,
         copy: Copy,
     ) -> list[ir.Stmt]:
-        """Return loads lane by lane, each of the alternative whose conditions hold, if any."""
-        found: list[ir.Stmt] = [*indices.taken()]
+        """Return loads lane by lane, each of the alternative whose conditions hold, if any; where
+        all lanes take the same and are neighbours, without tests."""
+        runs: list[tuple[tuple[ir.Expr, ...], ir.Body]] = []
+        for alternative in access.gather:
+            if alternative.run is not None:
+                tests = tuple(self._condition(c, indices) for c in alternative.run)
+                runs.append((tests, (self._run(alternative, target, pointer, indices),)))
+        before = indices.taken()
+        found: list[ir.Stmt] = []
         inner = indices.child()
         body: list[ir.Stmt] = []
         for node in self._awaited(access):
             if node.order in self._varying:
                 body += self._defined(node, copy, inner)
         for alternative in access.gather:
-            lanes = self._certain_lanes(alternative.conditions)
+            lanes = certain_lanes(alternative.conditions, self.lanes)
             if lanes is not None and not self.lanes.diverges([alternative.address]):
                 # The lanes are known at compile time and not left to a vectoriser: g++ 12 reads
                 # more than a masked load may.
@@ -304,20 +317,23 @@ class LoadLowering(ABC):
             body += inner.taken()
             load = ir.Assign(ir.Element(target, V), ir.Element(pointer, address))
             body.append(load if test == ALWAYS_TRUE else ir.If((test,), (load,)))
-        return [*found, self._lane_loop(body, ir.LoopKind.UNROLLED)] if body else found
+        others = [*found, self._lane_loop(body, ir.LoopKind.UNROLLED)] if body else found
+        for tests, run in reversed(runs):
+            others = [ir.If(tests, run, tuple(others))]
+        return [*before, *others]
 
-    def _certain_lanes(self, conditions: Disjunction) -> list[int] | None:
-        """Return the lanes where conditions hold that depend on the lane only; None for others."""
-        v = self.lanes.v
-        mentioned = {x for each in conditions for c in each for x in c.variables()}
-        if not mentioned or mentioned != set(v.variables()):
-            return None
-        lanes = range(self.lanes.vector)
-        return [
-            n
-            for n in lanes
-            if any(all(c.substitute({v: n}).const >= 0 for c in each) for each in conditions)
-        ]
+    def _run(
+        self,
+        alternative: Alternative,
+        target: ir.Expr,
+        pointer: ir.Expr,
+        indices: IndexArithmetic,
+    ) -> ir.Stmt:
+        """Return the loads of lanes that are neighbours in memory."""
+        inner = indices.child()
+        address = inner.value(alternative.address, self._names)
+        one = ir.Assign(ir.Element(target, V), ir.Element(pointer, address))
+        return self._lane_loop([*inner.taken(), one], ir.LoopKind.UNROLLED)
 
     def _chosen_lanes(
         self, address: Form, lanes: Sequence[int], target: ir.Expr, pointer: ir.Expr

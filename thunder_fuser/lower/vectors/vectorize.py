@@ -22,6 +22,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form, provable, restrict
 from thunder_fuser.lower.body import Memory
 from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ScalarGraph
+from thunder_fuser.lower.vectors.gathered_lanes import Alternative, alternatives
 from thunder_fuser.lower.vectors.lane_windows import (
     ACCESS_BYTES,
     VectorAccess,
@@ -34,7 +35,6 @@ from thunder_fuser.lower.vectors.lane_windows import (
 from thunder_fuser.lower.vectors.lanes import (
     LaneForms,
     diverging_positions,
-    lane_condition,
     wave_of,
 )
 
@@ -56,14 +56,6 @@ class Variant:
 
     conditions: Disjunction
     windows: tuple[VectorAccess, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """One load of a gather; its forms may depend on the lane."""
-
-    conditions: Disjunction
-    address: Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +175,11 @@ def _plan(
     variants: dict[Conjunction, dict[int, Form]] = {}
     for load in group:
         if lanes.diverges([load.address, *(c for each in needed[load] for c in each)]):
-            return _gather(group, needed, lanes)
+            return _gather(group, needed, lanes, memory)
         for conjunction in needed[load]:
             split = _split(conjunction, lanes)
             if split is None:
-                return _edges(group, needed, lanes, memory) or _gather(group, needed, lanes)
+                return _edges(group, needed, lanes, memory) or _gather(group, needed, lanes, memory)
             outer, active, known = split
             address = lanes.at(_restricted(lanes(load.address), known))
             table = variants.setdefault(outer, {})
@@ -195,7 +187,7 @@ def _plan(
                 table[k] = address[k]
     cells = _exclusive_cells(variants)
     if cells is None:
-        return _gather(group, needed, lanes)
+        return _gather(group, needed, lanes, memory)
     itemsize = group[0].dtype.itemsize
     planned: dict[tuple[VectorAccess, ...], list[Conjunction]] = {}
     for outer, table in cells.items():
@@ -204,7 +196,7 @@ def _plan(
             windows = run_of_lanes(table, lanes.vector) or windows
         windows = windows or windows_with_gaps(table, lanes.vector, itemsize, memory)
         if windows is None:
-            return _gather(group, needed, lanes)
+            return _gather(group, needed, lanes, memory)
         planned.setdefault(windows, []).append(outer)
     found = tuple(Variant(simplify(outers), windows) for windows, outers in planned.items())
     uniform = all(
@@ -276,16 +268,9 @@ def _edges(
 
 
 def _gather(
-    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms
+    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, memory: Memory
 ) -> RegisterArray:
-    alternatives = [
-        Alternative(
-            tuple(tuple(lane_condition(c, lanes) for c in conj) for conj in needed[load]),
-            lanes(load.address),
-        )
-        for load in group
-    ]
-    return RegisterArray(tuple(group), gather=tuple(alternatives))
+    return RegisterArray(tuple(group), gather=alternatives(group, needed, lanes, memory))
 
 
 def _split(
