@@ -80,7 +80,7 @@ def _change(program: Program, made: Run) -> None:
         is_alone = [m.untyped_storage().data_ptr() for m in members].count(place) == 1
         if is_alone and not overlaps_itself(t.shape, t.stride()):
             memory = t.detach()
-            memory.copy_(memory.clone().flip(*range(t.dim())))
+            memory.copy_(memory.clone().flip(tuple(range(t.dim()))))
 
 
 def _gradients(

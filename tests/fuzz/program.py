@@ -176,7 +176,7 @@ class Program:
         places = {a.name: f"given[{k}]" for k, a in enumerate(self.arguments)}
         places |= {name: f"made[{k}]" for k, name in enumerate(self.results)}
         tensors = ", ".join(places[name] for name in self.changed)
-        change = "t.detach().copy_(t.detach().clone().flip(*range(t.dim())))"
+        change = "t.detach().copy_(t.detach().clone().flip(tuple(range(t.dim()))))"
         return f"    for t in [{tensors}]: {change}\n" if tensors else ""
 
     def _call(self, layout: int) -> str:
