@@ -254,3 +254,12 @@ def test_what_is_taken_apart() -> None:
         expected = torch.autograd.grad(program(*inputs).sum(), leaves)
         torch.testing.assert_close(found, expected)
         assert not {FORWARD, BACKWARD} & {*calls(compiled)}
+
+
+def test_heads_of_no_elements() -> None:
+    query, value = torch.zeros(2, 3, 5, 0), torch.randn(2, 3, 5, 4)
+
+    def attend(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(query, query, value)
+
+    torch.testing.assert_close(jit(attend)(query, value), attend(query, value))

@@ -39,6 +39,9 @@ def _attention(
     if attn_mask is not None and dtypes.is_float_dtype(attn_mask.dtype):
         dtype = max(dtype, attn_mask.dtype, key=lambda kind: kind.bytes)
     wide = [maybe_convert_to_dtype(x, dtype) for x in (query, key, value)]
+    if scale is None and not query.shape[-1]:
+        # Sums of no products are zeros in torch, too, whose factor is not a number of Python's.
+        scale = 1.0
     found = _thunders.meta(*wide, attn_mask, dropout_p, is_causal, scale=scale)
     return maybe_convert_to_dtype(found, query.dtype)
 
