@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.support.batch import Batch, check_between_guards, fusions_of
+from tests.support.generator import random_case
 from tests.support.oracle import assert_close_to_reference
 from tests.support.schedules import row_schedules
 from thunder_fuser.compile import generate_kernels
@@ -89,6 +91,19 @@ def test_numbers(
     inputs += [torch.randn(channels, generator=generator)] if program is group_norm else []
     got = definition.execute(inputs)
     assert_close_to_reference(got, definition.fusion.plain, inputs)
+
+
+SEEDS = (17, 21, 54, 96, 150, 329, 330, 368, 372, 424, 439, 446, 468, 523, 551, 563, 569, 653)
+"""Programs of odd sizes that have runs."""
+
+
+def test_random_programs_between_guard_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [random_case(seed, reductions=True, sizes=(2, 3, 9, 13, 49)) for seed in SEEDS]
+    device = HOST.device_info(CPU)
+    plans = [CompiledFusion(case.fusion).plan(case.inputs) for case in cases]
+    found = [any(isinstance(s.lanes, RunLanes) for s in row_schedules(p, device)) for p in plans]
+    assert sum(found) > len(SEEDS) // 2
+    check_between_guards(fusions_of(cases), Batch(CPU), monkeypatch)
 
 
 @pytest.mark.parametrize("pixels", PIXELS)

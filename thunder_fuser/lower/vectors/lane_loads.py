@@ -291,8 +291,7 @@ class LoadLowering(ABC):
         indices: IndexArithmetic,
         copy: Copy,
     ) -> list[ir.Stmt]:
-        """Return loads lane by lane, each of the alternative whose conditions hold, if any; where
-        all lanes take the same and are neighbours, without tests."""
+        """Return loads lane by lane, of the alternative whose conditions hold; runs untested."""
         runs: list[tuple[tuple[ir.Expr, ...], ir.Body]] = []
         for alternative in access.gather:
             if alternative.run is not None:

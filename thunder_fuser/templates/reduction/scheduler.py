@@ -130,11 +130,12 @@ class _Candidate:
         if may_align(self.arrangement, self.axis, vector, self.device):
             aligned = pull_rows(self.axis, vector, self.arrangement, self.body, is_aligned=True)
             pulled = aligned if is_aligned(aligned) else pulled
-        if run := self._run(pulled):
-            vector = min(vector, 1 << run.bit_length() - 1)
-            run = run if run % vector else 0
-            pulled = pull_rows(self.axis, vector, self.arrangement, self.body, run=run)
-            assert isinstance(pulled, PulledRows)
+        if length := self._length_of_runs(pulled):
+            narrower = min(vector, 1 << length.bit_length() - 1)
+            run = length if length % narrower else 0
+            in_runs = pull_rows(self.axis, narrower, self.arrangement, self.body, run=run)
+            if isinstance(in_runs, PulledRows):
+                pulled, vector = in_runs, narrower
         if self.outer_shared and not (
             pulled.element_stores or any(stages_of(pulled.folds).values())
         ):
@@ -161,14 +162,16 @@ class _Candidate:
         is_kept = self.axis == "columns" and not pulled.graph.checks
         return Lanes(pulled.lane_index, pulled.extent, 0, vector, is_kept=is_kept)
 
-    def _run(self, pulled: PulledRows) -> int:
+    def _length_of_runs(self, pulled: PulledRows) -> int:
         """Return the columns after which vectors of a core begin anew: those of a channel of an
         image, after which memory goes on elsewhere, or with other weights. 0: vectors divide them,
         or would be far from full.
         """
         space, graph = self.arrangement.space, pulled.graph
-        is_one = self.arrangement.grid_split == "rows" or space.is_outer or space.run
-        if not self.device.threads_are_serial or self.axis == "rows" or is_one or graph.checks:
+        if not self.device.threads_are_serial or self.axis == "rows" or graph.checks:
+            return 0
+        # Accumulators of columns are numbered by these; others are neighbours, or far apart.
+        if self.arrangement.grid_split == "rows" or space.is_outer or space.run:
             return 0
         lanes = self._lanes(pulled, self._whole_vector())
         addresses = [address for _, _, address in pulled.element_stores]

@@ -48,13 +48,19 @@ def fits_int32(part: TransposePart) -> bool:
 class TransposeLowering(LaneLowering):
     """Lowers one part of a transpose kernel."""
 
-    def __init__(self, part: TransposePart, frame: Frame) -> None:
+    def __init__(
+        self, part: TransposePart, frame: Frame, around: TransposeLowering | None = None
+    ) -> None:
+        """`around`: what fills the tiles, where the part takes single points of its vectors."""
         super().__init__(part.graph, part.accesses, part.lanes, part.stores, frame)
         self.part = part
         self._names = {"tile": ir.Var("block")}
         self._tiles = {self._access[tile.load]: tile for tile in part.tiles}
         self._memories = {tile.load: f"m{k}" for k, tile in self._tiles.items()}
         self._q = _Q
+        if around is not None:
+            self._memories, self._q = around._memories, _S
+            self._names = {**self._names, "q": _S}
 
     def body(self) -> list[ir.Stmt]:
         """Lower the statements of a thread; `block` counts from the first block of the part."""
@@ -121,7 +127,7 @@ class TransposeLowering(LaneLowering):
         across = ir.Int(self.part.sides[1] // self.lanes.vector)
         indices = self._arithmetic()
         narrow = self.part.narrow
-        # The last lane is the first that does not exist.
+        # Where the last point of a vector exists, all do.
         wanted = [self.lanes.at(c)[-1] for c in self.part.inside] if narrow else self.part.inside
         guard = self._disjunction((tuple(wanted),), indices)
         place = [
@@ -138,9 +144,7 @@ class TransposeLowering(LaneLowering):
     def _point_by_point(self, narrow: TransposePart) -> ir.Body:
         """Lower the points of a partial vector along I that exist, one after the other."""
         vector = ir.Int(self.lanes.vector)
-        each = TransposeLowering(narrow, self._frame)
-        each._memories, each._q = self._memories, _S
-        each._names = {**each._names, "q": _S}
+        each = TransposeLowering(narrow, self._frame, self)
         indices = each._arithmetic()
         guard = each._disjunction((narrow.inside,), indices)
         number = ir.Let("s", _INT, ir.add(ir.times(_Q, vector), _W))

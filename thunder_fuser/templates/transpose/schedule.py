@@ -16,7 +16,7 @@ On the host one thread does the work of a block, with two loops in place of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from thunder_fuser.device import DeviceInfo
@@ -166,12 +166,13 @@ def _transpose_part(
             plane.tiles,
             1 if device.threads_are_serial else THREADS,
             _prefetches(direct, plane, device),
-            part(1)[1] if axes.i % vector else None,
         )
 
     # The widest of those with the fewest memory instructions for each point.
     _, best = min(map(part, _vectors(plane, device)), key=lambda each: each[0])
-    return best
+    if axes.i % best.lanes.vector == 0:
+        return best
+    return replace(best, narrow=replace(part(1)[1], prefetches=()))
 
 
 def _prefetches(
