@@ -127,8 +127,6 @@ class CompiledFusion:
             or not latest.guard(inputs)
         ):
             executable = self._find(inputs, device)
-        elif self.fusion.updates:
-            check_updates(self.fusion, inputs)
         executable.used = now()
         self.latest = executable.info
         return executable
@@ -225,11 +223,12 @@ class CompiledFusion:
         table = self._table()
         key = (*key_of(inputs, self._sizes), device)
         found = table.get(key)
+        guard = found.known_guard(inputs) if found else None
         if found is None:
             found = self._compile(table, key, inputs, device)
-        else:
+        elif guard is None:
             check_updates(self.fusion, inputs)
-        guard = found.guard_for(inputs, self._sizes)
+        guard = guard or found.new_guard(inputs, self._sizes)
         self._latest = _Latest(current(), device, guard, found)
         return found
 

@@ -19,7 +19,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.runtime.binding.bind import bind, check_updates, key_of, size_inputs
-from thunder_fuser.runtime.binding.guards import guard_of
+from thunder_fuser.runtime.binding.guards import guard_of, no_guard
 
 CPU = torch.device("cpu")
 
@@ -372,6 +372,46 @@ def test_guards_let_pass_what_has_the_same_key() -> None:
         assert not guard(inputs)
     # Of sizes among the numbers only the key knows.
     assert not guard_of([first[0], 4], [1])([first[0], 4])
+
+
+def test_guards_of_updates_let_pass_what_lies_apart() -> None:
+    whole = torch.zeros(256)
+    first = [whole[:16], 2.0, whole[16:32], torch.zeros(0)]
+    for updated in ([0], [2], [0, 2]):
+        guard = guard_of(first, (), updated)
+        assert guard(first)
+        assert guard([whole[64:80], 3.0, whole[32:48], torch.zeros(0)])
+        assert not guard([whole[64:80], 3.0, whole[64:80], torch.zeros(0)])
+        assert guard_of(first, ())([whole[64:80], 3.0, whole[64:80], torch.zeros(0)])
+    # What only reads may share memory, with any number of tensors between.
+    many = [*whole.split(16)]
+    again = [part[:] for part in many]
+    guard = guard_of(many, (), [1, 5])
+    assert guard([*many[:8], *many[8:12], *again[8:12]])
+    assert not any(guard([*many[:8], again[j], *many[9:]]) for j in (1, 5))
+    assert not any(guard([*many[:j], again[9], *many[j + 1 :]]) for j in (1, 5))
+    for k in range(8):
+        assert guard_of(many, (), [5])([*many[:8], again[k], *many[9:]]) is (k != 5)
+
+
+def test_guards_of_updates_know_the_whole_range_of_a_view() -> None:
+    whole = torch.zeros(64, 8)
+    left, right = whole[:32, :4], whole[32:, 4:]
+    guard = guard_of([left, right], (), [0])
+    assert guard([left, right])
+    # Interleaved ranges without a common element are for `check_updates`.
+    assert not guard([whole[:32, :4], whole[:32, 4:]])
+    assert guard_of([left, whole[:32, 4:]], (), [0]) is no_guard
+
+
+def test_guards_of_updates_tell_inference_tensors() -> None:
+    plain, other = torch.zeros(8), torch.zeros(8)
+    with torch.inference_mode():
+        made = torch.zeros(8)
+        guard = guard_of([made, other], (), [0])
+        assert guard([made, other])
+    assert not guard([made, other])
+    assert not guard_of([plain, other], (), [0])([made, other])
 
 
 def test_keys_agree() -> None:

@@ -13,9 +13,10 @@ from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
 from tests.support.still_target import Still
+from thunder_fuser import compiled_fusion
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime import executable
@@ -323,6 +324,37 @@ def test_calls_that_take_turns_make_no_guard_anew(
             assert torch.equal(compiled([plain])[0], -plain)
     assert len(compiled.executables) == 1
     assert len(made) <= 3
+
+
+def test_updates_of_tensors_that_lie_apart_are_not_checked_again(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Address ranges decide, in the guard; whoever meets another is checked element by element."""
+    checked: list[int] = []
+    check = compiled_fusion.check_updates
+    monkeypatch.setattr(
+        compiled_fusion, "check_updates", lambda *args: checked.append(1) or check(*args)
+    )
+    b = FusionBuilder()
+    x, y = (b.tensor([4, 4], Float, contiguity=[False, False]) for _ in range(2))
+    b.output(op(b, "add", x, y), x)
+    compiled = CompiledFusion(b.build())
+    whole = torch.zeros(8, 16, device=device)
+    for _ in range(3):
+        compiled([whole[:4, :4], whole[4:, :4] + 1])
+        compiled([whole[4:, 4:8], torch.ones(4, 4, device=device)])
+    assert whole[:4, :4].eq(3).all()
+    assert whole[4:, 4:8].eq(3).all()
+    assert whole.sum() == 96
+    assert not checked
+    compiled([whole[:4, 8:12], whole[:4, :4].clone(memory_format=torch.preserve_format)])
+    for calls in range(3):  # interleaved rows, of strides that are new
+        compiled([whole[:4, 8:12], whole[:4, :4]])
+        assert len(checked) == calls
+    assert whole[:4, 8:12].eq(12).all()
+    with pytest.raises(FuserValueError, match="shares memory"):
+        compiled([whole[:4, 8:12], whole[:4, 9:13]])
+    assert whole[:4, 8:12].eq(12).all()
 
 
 def test_complex_numbers_are_two_arguments(device: torch.device) -> None:

@@ -101,6 +101,8 @@ class Executable:
         self.device = device
         self.used = now()
         self._guards: tuple[Guard, ...] = ()
+        targets = {u.target for u in plan.fusion.updates}
+        self._updated = [k for k, x in enumerate(plan.fusion.inputs) if x in targets]
         # A CPU may be written "cpu:0".
         self._gpu = device.index if device.type == "cuda" else None
         self._in_torch = in_torch
@@ -125,16 +127,18 @@ class Executable:
                 return self._run(inputs)
         return self._run(inputs)
 
-    def guard_for(self, inputs: Sequence[Any], sizes: Sequence[int]) -> Guard:
-        """Return a guard that accepts `inputs`, which have this executable's key: one that an
-        earlier call has made, or a new one. `sizes` are the positions of sizes among the inputs.
+    def known_guard(self, inputs: Sequence[Any]) -> Guard | None:
+        """Return the guard of an earlier call that accepts `inputs`, if there is one.
 
         Guards are stricter than keys: they tell parameters from tensors, and grad modes apart.
         """
-        for known in self._guards:
-            if known(inputs):
-                return known
-        made = guard_of(inputs, sizes)
+        return next((known for known in self._guards if known(inputs)), None)
+
+    def new_guard(self, inputs: Sequence[Any], sizes: Sequence[int]) -> Guard:
+        """Make and keep a guard that accepts `inputs`, which are bound and have this executable's
+        key. `sizes` are the positions of sizes among them.
+        """
+        made = guard_of(inputs, sizes, self._updated)
         self._guards = (made, *self._guards[: _GUARDS - 1])
         return made
 

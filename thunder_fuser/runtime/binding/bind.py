@@ -131,7 +131,8 @@ def check_updates(fusion: Fusion, inputs: Inputs) -> None:
     """Raise FuserValueError if an input updated in place overlaps itself or another input, and
     FuserError if it is an inference tensor outside of inference mode, as torch does.
 
-    Depends on addresses and modes, so that a fusion with updates needs it at every call.
+    Depends on addresses and modes, so that a fusion with updates needs it at every call, unless a
+    guard has found all address ranges apart (`guard_of`).
     """
     if not fusion.updates:
         return

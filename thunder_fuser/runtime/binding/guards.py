@@ -3,15 +3,21 @@
 `key_of` computes a lookup key from the inputs in Python. Most calls have inputs like the one
 before, which Dynamo's TensorGuards check in C++ for all tensors at once, with exact sizes and
 strides. A guard is never looser than the key; inputs that it does not support use the key.
+
+What is updated in place may not share memory with other inputs, and addresses change from call to
+call. A guard lets pass only inputs whose address ranges are apart; `bind.check_updates` decides
+about all others, exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import and_, itemgetter
+from operator import add, and_, itemgetter
 from typing import Any
 
 import torch
+
+from thunder_fuser.runtime.binding.memory_overlap import bytes_spanned
 
 Guard = Callable[[Sequence[Any]], bool]
 
@@ -25,8 +31,9 @@ def no_guard(inputs: Sequence[Any]) -> bool:
     return False
 
 
-def guard_of(inputs: Sequence[Any], positions: Sequence[int]) -> Guard:
-    """Return a guard that is True only for inputs with the key of `inputs`, which have been bound.
+def guard_of(inputs: Sequence[Any], positions: Sequence[int], updated: Sequence[int] = ()) -> Guard:
+    """Return a guard that is True only for inputs with the key of `inputs`, which have been bound,
+    and only if the inputs at the positions `updated` may be updated in place.
 
     `positions` are those of scalar inputs that are sizes, which guards do not support.
     """
@@ -59,6 +66,39 @@ def guard_of(inputs: Sequence[Any], positions: Sequence[int]) -> Guard:
             and [*map(and_, map(address, found), masks)] == bits
             and (not types or [*map(type, numbers_of(others))] == types)
         )
+
+    if not updated:
+        return guard
+    may_update = _updates_guard(known, [k in updated for k in tensors])
+    if not may_update(known):
+        return no_guard
+    return lambda others: guard(others) and may_update(tensors_of(others))
+
+
+def _updates_guard(tensors: Sequence[torch.Tensor], is_updated: Sequence[bool]) -> Guard:
+    """Return a guard for tensors of these sizes and strides, none of which overlaps itself: True
+    only if the address range of an updated one meets no other, and none is an inference tensor
+    outside of inference mode.
+    """
+    spans = list(map(bytes_spanned, tensors))
+    targets = [k for k, updated in enumerate(is_updated) if updated]
+    targets_of = _picked(targets, len(tensors))
+    address, is_inference = torch.Tensor.data_ptr, torch.Tensor.is_inference
+
+    def guard(others: Sequence[Any]) -> bool:
+        if any(map(is_inference, targets_of(others))) and not torch.is_inference_mode_enabled():
+            return False
+        starts = [*map(address, others)]
+        end = end_of_updated = 0
+        for start, stop, updated in sorted(
+            zip(starts, map(add, starts, spans), is_updated, strict=True)
+        ):
+            if start < (end if updated else end_of_updated):
+                return False
+            end = max(end, stop)
+            if updated:
+                end_of_updated = max(end_of_updated, stop)
+        return True
 
     return guard
 

@@ -50,6 +50,15 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return _reaches(-distance, steps, itertools.count())
 
 
+def bytes_spanned(tensor: torch.Tensor) -> int:
+    """Bytes from the start of a strided tensor's first element to the end of its last."""
+    if not tensor.numel():
+        return 0
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    span: int = (reach + 1) * tensor.itemsize
+    return span
+
+
 def pairs_near(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
     """Yield positions of pairs of tensors with overlapping address ranges, candidates for
     `share_memory`. An optimizer step has hundreds of tensors, and next to no such pair.
@@ -58,8 +67,7 @@ def pairs_near(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
     for k, tensor in enumerate(tensors):
         if tensor.numel():
             low = tensor.data_ptr()
-            reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-            ranges.append((low, low + (reach + 1) * tensor.itemsize, k))
+            ranges.append((low, low + bytes_spanned(tensor), k))
     ranges.sort()
     open_: list[tuple[int, int]] = []
     for low, high, k in ranges:

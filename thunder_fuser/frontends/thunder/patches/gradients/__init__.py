@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches.gradients import (
     autograd_functions,
+    autograd_links,
     grad_rules,
     nll_gradients,
     rematerialization,
@@ -9,6 +10,7 @@ from thunder_fuser.frontends.thunder.patches.gradients import (
 
 PATCHES = (
     autograd_functions,
+    autograd_links,
     grad_rules,
     nll_gradients,
     rematerialization,
