@@ -12,7 +12,7 @@ about all others, exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import add, and_, itemgetter
+from operator import add, and_, itemgetter, le
 from typing import Any
 
 import torch
@@ -56,43 +56,47 @@ def guard_of(inputs: Sequence[Any], positions: Sequence[int], updated: Sequence[
     masks = [min(2 * a, _LINE) - 1 for a in alignments]
     bits = [a % _LINE for a in alignments]
     address = torch.Tensor.data_ptr
+    may_update = _updates_guard(known, [k in updated for k in tensors]) if updated else None
+    if may_update is not None and not may_update(known, [*map(address, known)]):
+        return no_guard
 
     def guard(others: Sequence[Any]) -> bool:
         if len(others) != count:
             return False
         found = tensors_of(others)
+        if not same_kinds(*found):
+            return False
+        addresses = [*map(address, found)]
         return (
-            same_kinds(*found)
-            and [*map(and_, map(address, found), masks)] == bits
+            [*map(and_, addresses, masks)] == bits
             and (not types or [*map(type, numbers_of(others))] == types)
+            and (may_update is None or may_update(found, addresses))
         )
 
-    if not updated:
-        return guard
-    may_update = _updates_guard(known, [k in updated for k in tensors])
-    if not may_update(known):
-        return no_guard
-    return lambda others: guard(others) and may_update(tensors_of(others))
+    return guard
 
 
-def _updates_guard(tensors: Sequence[torch.Tensor], is_updated: Sequence[bool]) -> Guard:
-    """Return a guard for tensors of these sizes and strides, none of which overlaps itself: True
-    only if the address range of an updated one meets no other, and none is an inference tensor
-    outside of inference mode.
+def _updates_guard(
+    tensors: Sequence[torch.Tensor], is_updated: Sequence[bool]
+) -> Callable[[Sequence[torch.Tensor], Sequence[int]], bool]:
+    """Return a guard for tensors of these sizes and strides, none of which overlaps itself, and
+    their addresses: True only if the address range of an updated one meets no other, and none is an
+    inference tensor outside of inference mode.
     """
     spans = list(map(bytes_spanned, tensors))
     targets = [k for k, updated in enumerate(is_updated) if updated]
     targets_of = _picked(targets, len(tensors))
-    address, is_inference = torch.Tensor.data_ptr, torch.Tensor.is_inference
+    is_inference = torch.Tensor.is_inference
 
-    def guard(others: Sequence[Any]) -> bool:
+    def guard(others: Sequence[torch.Tensor], starts: Sequence[int]) -> bool:
         if any(map(is_inference, targets_of(others))) and not torch.is_inference_mode_enabled():
             return False
-        starts = [*map(address, others)]
+        stops = [*map(add, starts, spans)]
+        # All ranges are disjoint iff the k-th of the ends lies before the (k+1)-th of the starts.
+        if all(map(le, sorted(stops), sorted(starts)[1:])):
+            return True
         end = end_of_updated = 0
-        for start, stop, updated in sorted(
-            zip(starts, map(add, starts, spans), is_updated, strict=True)
-        ):
+        for start, stop, updated in sorted(zip(starts, stops, is_updated, strict=True)):
             if start < (end if updated else end_of_updated):
                 return False
             end = max(end, stop)
