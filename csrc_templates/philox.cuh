@@ -38,6 +38,7 @@ TF_DEVICE void philox(unsigned long long seed, unsigned long long subsequence,
 template <int N>
 TF_DEVICE void words(unsigned long long seed, unsigned long long first, unsigned long long offset,
                      unsigned* drawn) {
+  TF_FAST_WORDS(N, seed, first, offset, drawn);
   TF_VEC
   for (int n = 0; n < N; ++n) philox(seed, first + n, offset, drawn + 4 * n);
 }

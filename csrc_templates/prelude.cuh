@@ -57,6 +57,8 @@
 #define TF_FAST_PICK(T, M, N, order, window, to)
 // Host SIMD widening of pairs of bf16: see host/pairs.h.
 #define TF_FAST_WIDEN(N, words, lanes)
+// Host SIMD Philox calls: see host/philox.h.
+#define TF_FAST_WORDS(N, seed, first, offset, drawn)
 // Host non-temporal stores: see host/stream.h.
 #define TF_FAST_STREAM(T, N, p, in)
 

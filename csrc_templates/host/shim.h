@@ -75,6 +75,7 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "exp.h"
 #include "inverse_erf.h"
 #include "pairs.h"
+#include "philox.h"
 #include "pick.h"
 #include "stream.h"
 #include "turn.h"
@@ -90,6 +91,9 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #define TF_FAST_WIDEN(N, words, lanes)       \
   if constexpr (tf::host::kFillsRegister<N>) \
     return tf::host::widen_pairs(words, lanes, typename tf::host::UpTo<N>::Type())
+// Returns from the enclosing function with the SIMD Philox calls, of any even number.
+#define TF_FAST_WORDS(N, seed, first, offset, drawn) \
+  if constexpr (tf::host::kDrawsWords<N>) return tf::host::words<N>(seed, first, offset, drawn)
 // Returns from the enclosing function with non-temporal stores, if whole cache lines are written.
 #define TF_FAST_STREAM(T, N, p, in)      \
   if constexpr (tf::host::kStreams<T, N>) \

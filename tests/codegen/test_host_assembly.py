@@ -19,7 +19,7 @@ from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
 from tests.zoo.workloads import WORKLOADS
 from thunder_fuser.codegen.headers import template_dir
-from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.definition import FusionDefinition
@@ -210,3 +210,23 @@ def test_a_row_of_several_blocks_is_loaded_in_aligned_pieces() -> None:
     sources = [k.kernel.source for k in found]
     assert any("tf::load<8>(T0" in source for source in sources)
     assert not any("[v]" in line and "T0" in line for s in sources for line in s.splitlines()[1:])
+
+
+@pytest.mark.parametrize("cpu", [c if isinstance(c, str) else c.values[0] for c in CPUS])
+def test_a_philox_round_is_two_products_of_a_register(cpu: str) -> None:
+    """Of 64-bit lanes, whose halves are the words; g++ splits a loop's products into four."""
+    lanes = 8 if cpu in ("skylake-avx512", "rocketlake") else 4
+    source = f"""\
+extern "C" __global__ void drawn(unsigned* words, long long seed, long long first) {{
+  unsigned w[4 * {lanes}];
+  tf::words<{lanes}>(seed, first, 7, w);
+  TF_VEC
+  for (int k = 0; k < 4 * {lanes}; ++k) words[k] = w[k];
+}}
+"""
+    kinds = ("unsigned*", "long long", "long long")
+    params = tuple(Param(f"a{k}", kind) for k, kind in enumerate(kinds))
+    kernel = Kernel("drawn", source, ("philox.cuh",), params, (1, 1, 1), (1, 1, 1))
+    text = assembly(host_text([kernel]), cpu)
+    assert text.count("vpmuludq") <= 2 * 10
+    assert not re.search(r"\bvpmull[dq]\b", text)

@@ -35,6 +35,28 @@ extern "C" __global__ void philox_words(const unsigned long long* keys, int* wor
     block=(128, 1, 1),
 )
 
+
+def words_of_vectors(count: int) -> Kernel:
+    """The words of `count` subsequences at once, from each of `first` on."""
+    return Kernel(
+        name=f"philox_words_of_{count}",
+        source=f"""\
+extern "C" __global__ void philox_words_of_{count}(const unsigned long long* keys, int* words,
+                                                   int n) {{
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  unsigned random[4 * {count}];
+  tf::words<{count}>(keys[3 * i], keys[3 * i + 1], keys[3 * i + 2], random);
+  for (int k = 0; k < 4 * {count}; ++k) words[4 * {count} * i + k] = (int)random[k];
+}}
+""",
+        headers=WORDS.headers,
+        params=WORDS.params,
+        grid=WORDS.grid,
+        block=WORDS.block,
+    )
+
+
 NUMBERS = Kernel(
     name="philox_numbers",
     source="""\
@@ -109,6 +131,19 @@ def test_kernels_and_the_reference_make_the_same_words() -> None:
     numbers = [n & (2**64 - 1) for n in (0, 1, -1, 2**31, 2**32, 2**63, 0x0123456789ABCDEF)]
     keys = [(a, b, c) for a in numbers for b in numbers for c in numbers]
     assert torch.equal(kernel_words(keys), reference_words(keys))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8, 16, 20])
+def test_vectors_draw_the_words_of_their_subsequences(count: int) -> None:
+    """In SIMD registers; the number of a subsequence carries into its high word."""
+    firsts = (0, 5, 2**32 - 3, 2**40 - count + 1, 2**64 - 2, 0x0123456789ABCDEF)
+    keys = [(a, b, c) for a in (0, 2**64 - 1, 2**33 + 7) for b in firsts for c in (3, 2**63 + 1)]
+    (launch,) = HOST.compile([words_of_vectors(count)])
+    x = torch.tensor([[signed(n) for n in row] for row in keys], dtype=torch.int64)
+    words = torch.zeros(len(keys), 4 * count, dtype=torch.int32)
+    launch(x.data_ptr(), words.data_ptr(), len(keys))
+    each = [(a, (b + k) % 2**64, c) for a, b, c in keys for k in range(count)]
+    assert torch.equal(words.view(-1, 4).to(torch.int64) & 0xFFFFFFFF, reference_words(each))
 
 
 def test_words_become_numbers_as_in_the_reference() -> None:
