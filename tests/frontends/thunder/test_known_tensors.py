@@ -53,7 +53,7 @@ KNOWN: dict[str, Program] = {
     "arange": lambda x: x + torch.arange(last()),
     "arange of floats": lambda x: x + torch.arange(0, last() / 2, torch.tensor(0.5)),
     "arange, backwards": lambda x: x + torch.arange(end=last() - 4, start=1.0 * last(), step=-1.5),
-    "arange of a new tensor": lambda x: x + torch.arange(x.new_tensor([3])[0]),
+    "arange of a new tensor": lambda x: x + torch.arange(last().new_tensor([3])[0]),
     "zeros, by name": lambda x: x + torch.zeros(size=(2, last())),
     "a slice": lambda x: x[:, 1 : last()] * 2,
     "an element": lambda x: x[:, last() - 1] * 2,
