@@ -1,9 +1,9 @@
 """Modules that a module holds in a list or a dictionary, beside its submodules.
 
-Thunder's prologue names a tensor of a module by the path of its submodules, and took each item of an
-attribute of a module for one of `_modules`: an AssertionError where a forward loops over
-`self.layers`, a list (MaskFormer's convolutions in the transformers library). Such an item is the
-root of a path. For functions compiled with this executor.
+Thunder names a tensor of a module by the path of its submodules, and took each item of an attribute
+of a module for one of `_modules`: it raised where a forward loops over a list, `self.layers`, as
+MaskFormer's in the transformers library. Such an item is the root of a path. For functions compiled
+with this executor.
 """
 
 from __future__ import annotations
