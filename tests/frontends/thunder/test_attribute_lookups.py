@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
+import pytest
 import thunder
 import torch
 from torch import Tensor
@@ -58,3 +60,35 @@ def test_renamed_attributes_are_read_and_guarded() -> None:
             setattr(net.config, name, value)
             torch.testing.assert_close(compiled(x), net(x))
         assert thunder.cache_misses(compiled) == 3
+
+
+class Plain:
+    pass
+
+
+class Making:
+    def __getattr__(self, key: str) -> Any:
+        raise AttributeError(key)
+
+
+ABSENT: dict[str, Any] = {
+    "an object": Plain(),
+    "None": None,
+    "a class": Plain,
+    "a module": math,
+    "an object that makes attributes": Making(),
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_an_attribute_that_is_not_there_raises_in_the_words_of_python(name: str) -> None:
+    held = ABSENT[name]
+
+    def program(x: Tensor) -> Tensor:
+        return x * held.scale
+
+    with pytest.raises(AttributeError) as expected:
+        program(torch.ones(3))
+    with pytest.raises(AttributeError) as found:
+        jit(program)(torch.ones(3))
+    assert str(found.value) == str(expected.value)

@@ -284,6 +284,39 @@ def test_lists_of_bools_are_masks() -> None:
         jit(lambda x: x[1:, True, kept])(torch.ones(4, 4))
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+def test_lists_of_several_indices_are_tuples() -> None:
+    """A list of slices raised an AttributeError; one of numbers is a list of indices."""
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        places = torch.tensor([0, 2])
+        return [
+            x[[slice(None), slice(0, 1)]],
+            x[[..., 0]] * 2,
+            x[[None, 1]],
+            x[[[0, 1], [1, 0]]] * 2,
+            x[[places, places]],
+            x[[0, 1]],
+        ]
+
+    check(program, torch.randn(4, 4, dtype=torch.float64, requires_grad=True))
+
+
+MASKS = {
+    "bools": lambda x: x[x[:, 0] > 0] * 2,
+    "bools beside a number": lambda x: x[x[:, 0] > 0, 1],
+    "bytes": lambda x: x[(x[:, 0] > 0).byte()] * 2,
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_masks_are_refused(name: str, requires_grad: bool) -> None:
+    """Masks of bytes were taken for indices: what was computed of them had their size."""
+    with pytest.raises(NotImplementedError, match=r"x\[mask\]: the size of its result depends"):
+        jit(MASKS[name])(torch.randn(4, 4, requires_grad=requires_grad))
+
+
 def test_slices_that_begin_or_end_before_the_first_element() -> None:
     """As where the last 512 words are read of 19; Thunder refused them."""
 

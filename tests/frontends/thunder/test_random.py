@@ -261,6 +261,18 @@ def test_bernoulli_compares_uniform_numbers() -> None:
     assert torch.equal(found, (numbers("uniform", x.shape, next_seed()) < x) * 2.0)
 
 
+@pytest.mark.parametrize("draw", [torch.bernoulli, torch.Tensor.bernoulli])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_bernoulli_with_one_probability(draw: Callable[..., torch.Tensor], dtype: Any) -> None:
+    compiled = jit(lambda x: (draw(x, p=0.25) * 2, draw(x, 1.0), draw(x, p=0.0)))
+    few, ones, zeros = compiled(torch.full((64, 64), 7, dtype=dtype))
+    assert {few.dtype, ones.dtype, zeros.dtype} == {dtype}
+    assert 0.2 < few.double().mean() / 2 < 0.3
+    assert set(few.unique().tolist()) == {0, 2}
+    assert ones.all()
+    assert not zeros.any()
+
+
 @FLOATS
 def test_uniform_philox_takes_its_seed_and_offset(dtype: torch.dtype) -> None:
     def program(x: Any) -> Any:

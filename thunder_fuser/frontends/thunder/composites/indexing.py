@@ -24,6 +24,9 @@ from thunder.core.symbol import Symbol
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 
 _INDICES = (dtypes.int32, dtypes.int64)
+_NO_INDEX = (slice, list, tuple, TensorProxy)
+_LONG = 32
+"""From this length on torch takes any list for one of indices."""
 
 
 def in_range(x: Any, key: Any) -> Any:
@@ -31,6 +34,7 @@ def in_range(x: Any, key: Any) -> Any:
 
     Raises IndexError for a list with an index out of range.
     """
+    key = _of_several(key)
     given = key if isinstance(key, tuple) else (key,)
     entries = [_of_bools(x, given, k) for k in range(len(given))]
     entries = [_within(x, entries, k) for k in range(len(entries))]
@@ -55,6 +59,14 @@ def in_range(x: Any, key: Any) -> Any:
             # Thunder will add the size again.
             entries[k] = ltorch.where(index < -size, index - size, index)
     return tuple(entries) if isinstance(key, tuple) else entries[0]
+
+
+def _of_several(key: Any) -> Any:
+    """Return a key as a tuple if it is a list that torch takes for one: of slices, for example."""
+    if not isinstance(key, list) or len(key) >= _LONG:
+        return key
+    is_tuple = any(e is None or e is Ellipsis or isinstance(e, _NO_INDEX) for e in key)
+    return tuple(key) if is_tuple else key
 
 
 def _of_bools(x: Any, entries: Sequence[Any], k: int) -> Any:

@@ -78,7 +78,14 @@ def _dropout(
     return ltorch.mul_(input, ltorch.dropout(ltorch.ones_like(input), p))
 
 
+def _bernoulli(input: TensorProxy, p: Any) -> TensorProxy:
+    """Draw with one probability for all elements of a tensor, whose own numbers do not matter."""
+    is_drawn = ltorch.rand(input.shape, device=input.device) < p
+    return ltorch.to(is_drawn, input.dtype)
+
+
 PARTS: Mapping[str, Callable[..., Any]] = {
+    "bernoulli": _bernoulli,
     "nn.functional.gumbel_softmax": _gumbel_softmax,
     "nn.functional.dropout": _dropout,
     "nn.functional.alpha_dropout": _alpha_dropout(of_channels=False),

@@ -9,7 +9,7 @@ executor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from thunder.core import interpreter
@@ -27,6 +27,26 @@ def _getattr(held: Any, name: Any, *default: Any) -> Any:
     # Of names such as `__dict__`, the interpreter itself asks to look up others.
     if interpreter.DUNDER_PATTERN.match(unwrap(name)) or not is_patched():
         return _original(held, name, *default)
+    return _in_words(_found(held, name, *default), held, name)
+
+
+def _in_words(found: Any, held: Any, name: Any) -> Any:
+    """Return what was found; an error that says only the name says whose attribute it is, too."""
+    context = interpreter.get_interpreterruntimectx()
+    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        value, error = unwrap(held), context.curexc
+        is_own = hasattr(type(value), "__getattr__")  # Its words may be those of the program.
+        if type(error) is AttributeError and error.args == (unwrap(name),) and not is_own:
+            owner = f"'{type(value).__name__}' object"
+            if isinstance(value, type | ModuleType):
+                owner = (
+                    f"{'type object' if isinstance(value, type) else 'module'} '{value.__name__}'"
+                )
+            error.args = (f"{owner} has no attribute '{unwrap(name)}'",)
+    return found
+
+
+def _found(held: Any, name: Any, *default: Any) -> Any:
     own = _own_lookup(unwrap(held))
     if own is not None:
         found = interpreter._interpret_call(own, held, name)

@@ -5,6 +5,7 @@ recurrent layers, averages.
 from thunder_fuser.frontends.thunder.patches.modules import (
     cumulative_averages,
     functional_calls,
+    listed_modules,
     module_copies,
     module_moves,
     module_state,
@@ -16,6 +17,7 @@ from thunder_fuser.frontends.thunder.patches.modules import (
 PATCHES = (
     cumulative_averages,
     functional_calls,
+    listed_modules,
     module_copies,
     module_moves,
     module_state,

@@ -51,8 +51,10 @@ from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is
 
 Function = Callable[..., Any]
 
-_UNKNOWN_SHAPE = "would be of unknown shape"
-"""In Thunder's error of `x[mask]`."""
+_STAYS = (
+    "cannot run in torch as one call: it does more than to compute tensors of fixed sizes from "
+    "tensors (it sets an attribute, updates a tensor, draws random numbers, takes other objects)"
+)
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
@@ -123,19 +125,18 @@ def _call(
     if found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED or not isinstance(fn, WrappedValue):
         return found
     error = runtimectx.curexc
-    if _needs_torch(error) and unwrap(fn) is not get_compile_data().fn and mark.restores():
+    if not isinstance(error, UntraceableError) or unwrap(fn) is get_compile_data().fn:
+        return found
+    if mark.restores():
         runtimectx.curexc = None
         called = _in_one_call(fn, args, kwargs)
         if called is not None:
             return called
         runtimectx.curexc = error
+    if _STAYS not in str(error):  # It is the innermost module.
+        why = f"{error}; the module around it, {type(unwrap(fn)).__name__}, {_STAYS}"
+        runtimectx.curexc = type(error)(why).with_traceback(error.__traceback__)
     return found
-
-
-def _needs_torch(error: BaseException) -> bool:
-    return isinstance(error, UntraceableError) or (
-        isinstance(error, NotImplementedError) and _UNKNOWN_SHAPE in str(error)
-    )
 
 
 def _in_one_call(

@@ -13,7 +13,9 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
+from thunder import clang
 from thunder.core import interpreter
+from thunder.core.dtypes import bool8, uint8
 from thunder.core.interpreter import unwrap
 from thunder.core.proxies import TensorProxy
 
@@ -53,6 +55,16 @@ def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
+def _indexed(original: Function, x: Any, /, key: Sequence[Any]) -> Any:
+    """Index with tensors; a mask, also of the older kind of bytes, selects as many elements as it
+    has true ones.
+    """
+    masks = [k for k in key if isinstance(k, TensorProxy) and k.dtype in (bool8, uint8)]
+    if masks and is_patched():
+        raise _refusal("x[mask]")
+    return original(x, key)
+
+
 def _refusal(name: str) -> UnknownNumbersError:
     return UnknownNumbersError(
         f"{name}: the size of its result depends on the numbers in its operands; compile the "
@@ -77,6 +89,7 @@ def _has_unknown_size(function: Any) -> bool:
 def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`, and its methods of tensors."""
     ask_first(_lookaside, kinds=_FUNCTIONS)
+    clang._advanced_indexing = partial(_indexed, clang._advanced_indexing)
     for name, original in METHODS.items():
         if _has_unknown_size(getattr(torch.Tensor, name, None)):
             METHODS[name] = partial(_method, name, original)

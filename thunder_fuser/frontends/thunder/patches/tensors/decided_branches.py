@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import chain
+from math import prod
 from typing import Any
 
 from thunder.core import jit_ext
@@ -57,7 +58,7 @@ def _decided(x: TensorProxy) -> bool | None:
         for out in bsym.flat_proxy_outs
     }
     comparison = makers.get(x.name)
-    if comparison is None or comparison.sym.name not in _COMPARED or x.numel() != 1:
+    if comparison is None or comparison.sym.name not in _COMPARED or prod(x.shape) != 1:
         return None
     drawn, number = comparison.args
     maker = makers.get(getattr(drawn, "name", None))

@@ -46,6 +46,7 @@ _SIZED: Mapping[str, int] = {
     **dict.fromkeys(("new_full", "new_zeros", "new_ones", "new_empty"), 1),
 }
 """Symbols whose arguments, from this position, are sizes or places."""
+_SIZES_BY_NAME = ("size", "start", "end", "step")
 
 _IN_NEW_MEMORY = (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN, Role.CREATE)
 _UNPACKING = frozenset(prim for prim in PrimIDs if prim.name.startswith("UNPACK"))
@@ -140,10 +141,12 @@ def _run(symbols: list[BoundSymbol], result: TensorProxy) -> torch.Tensor | None
     trace = TraceCtx(_computation)
     trace.args, trace.kwargs, trace.names = (), {}, set(get_tracectx().names)
     trace.bound_symbols = [*symbols, python_return.bind(result, output=None)]
-    with unset_fake_temporarily(), _Constants():
+    with unset_fake_temporarily():
         try:
             run = transform_for_execution(trace, [torch_executor, python_executor])
-            found = run.python_callable()()
+            call = run.python_callable()
+            with _Constants():
+                found = call()
         except (_NotConstantError, AssertionError, RuntimeError):  # The latter two of a device.
             return None
     return found if isinstance(found, torch.Tensor) else None
@@ -170,7 +173,11 @@ def _with_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
         first = _SIZED.get(symbol.name)
         if first is not None and is_patched():
-            args = (*args[:first], *(tree_map(_size, x) for x in args[first:]))
+            # The places where a range starts and ends may be no integers.
+            known = _number if symbol.name == "arange" else _size
+            args = (*args[:first], *(tree_map(known, x) for x in args[first:]))
+            named = {n: tree_map(known, x) for n, x in kwargs.items() if n in _SIZES_BY_NAME}
+            kwargs = {**kwargs, **named}
             if symbol.name in _CREATING:
                 _refuse_unknown(symbol.name, args[first : first + 1])
         return original(symbol, *args, **kwargs)
@@ -183,6 +190,10 @@ def _size(x: Any) -> Any:
         return slice(*map(_size, (x.start, x.stop, x.step)))
     if not isinstance(x, TensorProxy) or x.ndim or not is_nonboolean_integer_dtype(x.dtype):
         return x
+    return _number(x)
+
+
+def _number(x: Any) -> Any:
     number = number_of(x)
     return x if number is None else number
 
