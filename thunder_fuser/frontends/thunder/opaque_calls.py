@@ -137,13 +137,13 @@ def or_opaque(function: Function, symbol: Function) -> Function:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            with _unrecorded_if_it_raises():
+            with unrecorded_if_it_raises():
                 return symbol(*args, **kwargs)
         except Exception as refusal:
             if not _takes_tensors(args, kwargs):
                 raise
             try:
-                with _unrecorded_if_it_raises(), _unlogged():
+                with unrecorded_if_it_raises(), _unlogged():
                     return call_opaquely(_checked(function), function.__name__, args, kwargs)
             except NotImplementedError as error:
                 cause = error.__cause__
@@ -159,7 +159,7 @@ def _takes_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def _unrecorded_if_it_raises() -> Iterator[None]:
+def unrecorded_if_it_raises() -> Iterator[None]:
     """Restore the trace as it was where the body raises: Thunder leaves its scopes open."""
     trace = get_tracectx()
     depth, scope = len(trace.scopes), trace.peek_scope()

@@ -62,6 +62,10 @@ def _once_more(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
+_UNDERIVED = (NotImplementedError, RuntimeError)
+"""What autograd raises for operations without a derivative."""
+
+
 @cache
 def _backward(function: Function, id: str) -> Symbol:
     """Return the symbol of the gradients of a call."""
@@ -77,7 +81,7 @@ def _reached(
     function: Function, wanted: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int, ...]:
     """Return those of the operands that gradients of the results go to: all of them where the
-    function looks at numbers.
+    function looks at numbers, or torch has no derivative, which it says when a gradient is needed.
     """
     with FakeTensorMode():
         given = tree_map(ltorch._get_fake_arg, (args, kwargs))
@@ -85,7 +89,7 @@ def _reached(
             leaves, roots = _run(function, wanted, *given)
             seeds = [torch.empty_like(x) for x in roots if x.requires_grad]
             found = _differentiated(roots, leaves, seeds)
-        except DataDependentOutputException:
+        except (DataDependentOutputException, *_UNDERIVED):
             return tuple(wanted)
     return tuple(k for k, gradient in zip(wanted, found, strict=True) if gradient is not None)
 
