@@ -45,6 +45,7 @@ from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference, floats_alone
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
+from thunder_fuser.frontends.thunder.autograd.torch_calls import WITH_CONSTANTS, with_constants
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
@@ -128,6 +129,9 @@ def lookasides() -> dict[Function, Function]:
     for name, function in PARTS.items():
         for theirs, symbol in named(name):
             found[theirs] = found[symbol] = _in_parts(function, or_opaque(theirs, symbol))
+    for name in WITH_CONSTANTS:
+        for theirs, symbol in registered(name):
+            found[theirs] = found[symbol] = partial(with_constants, symbol)
     found.update(CREATION)
     found[torch.nn.functional.ctc_loss] = _ctc_loss
     for theirs, symbol in registered("roll"):

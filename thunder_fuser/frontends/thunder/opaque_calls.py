@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
-from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE
+from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE, with_constants
 
 Function = Callable[..., Any]
 
@@ -82,7 +82,7 @@ def call_opaquely(
 ) -> Any:
     """Record a call of a function, and return its results."""
     has_operands = any(isinstance(x, TensorProxy) for x in tree_flatten((args, kwargs))[0])
-    return _symbol(function, name, has_operands)(*args, **kwargs)
+    return with_constants(_symbol(function, name, has_operands), *args, **kwargs)
 
 
 def ctc_loss(

@@ -20,6 +20,13 @@ from thunder.core.trace import TraceCtx, get_tracectx
 
 from thunder_fuser.frontends.thunder.claims.targets import targets
 
+ProxyTag.register_tag("CONSTANT_OF_TORCH")
+"""Of results that torch does not differentiate, of calls that have others which it does."""
+_CREATED = tuple(
+    f"torch.{name}_like" for name in ("zeros", "ones", "full", "empty", "rand", "randn")
+)
+"""Calls that read the type of their operand, and no number."""
+
 _differentiated: ContextVar[Container[str] | None] = ContextVar("differentiated", default=None)
 """The names of results that require gradients, of the trace being differentiated."""
 
@@ -87,7 +94,7 @@ def gradient_sources(
 
     def take(symbols: Iterable[BoundSymbol]) -> None:
         for symbol in symbols:
-            if detaches(symbol):
+            if detaches(symbol) or symbol.sym.id in _CREATED:
                 continue
             take(symbol.subsymbols)
             operands = [p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy)]
@@ -120,4 +127,5 @@ def is_differentiable(x: object) -> bool:
         isinstance(x, TensorProxy)
         and dtypes.is_inexact_dtype(x.dtype)
         and ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags
+        and ProxyTag.CONSTANT_OF_TORCH not in x.tags
     )

@@ -228,6 +228,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     PrimIDs.LERP: _lerp,
     PrimIDs.REMAINDER: _remainder,
     PrimIDs.POW: _pow,
+    PrimIDs.MULTINOMIAL: _constant(prims.multinomial),
     PrimIDs.NEXTAFTER: _nextafter,
     PrimIDs.ZETA: _zeta,
 }

@@ -18,6 +18,7 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
+from thunder_fuser.frontends.thunder.autograd.torch_calls import with_constants
 from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
 
 Normalized = tuple[TensorProxy, TensorProxy, TensorProxy]
@@ -148,4 +149,5 @@ def native_batch_norm(
             "native_batch_norm updates its running statistics, which a trace does not see: call "
             "torch.nn.functional.batch_norm"
         )
-    return symbol(input, weight, bias, running_mean, running_var, training, *options)
+    running = running_mean, running_var
+    return with_constants(symbol, input, weight, bias, *running, training, *options)
