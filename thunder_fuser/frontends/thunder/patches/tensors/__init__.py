@@ -10,6 +10,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
     tensor_comparisons,
     tensors_changed,
     unbound_methods,
+    unknown_dtypes,
     unknown_numbers,
 )
 
@@ -23,5 +24,6 @@ PATCHES = (
     tensor_comparisons,
     tensors_changed,
     unbound_methods,
+    unknown_dtypes,
     unknown_numbers,
 )
