@@ -2,8 +2,8 @@
 
 Thunder loses `p.data = y`, as momentum encoders write it, where `p` is reached by an iterator such
 as `parameters()`, or computed; elsewhere it raised an error about unpacking. It read `p.grad` as it
-was in the first call. `x.real = y` writes elements, as `x.real.copy_(y)` does; it was left out where
-`x` is computed. For functions compiled with this executor.
+was in the first call. `x.real = y` writes elements, as `x.real.copy_(y)` does; it was left out
+where `x` is computed. For functions compiled with this executor.
 """
 
 from __future__ import annotations
