@@ -8,7 +8,7 @@ the rank of the normalised tensor, with size 1 in reduced dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -18,7 +18,6 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.frontends.thunder.autograd.torch_calls import with_constants
 from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
 
 Normalized = tuple[TensorProxy, TensorProxy, TensorProxy]
@@ -134,7 +133,7 @@ BATCH_NORM = Symbol("batch_norm_in_training", meta=_batch_norm, id="batch_norm_i
 
 
 def native_batch_norm(
-    symbol: Symbol,
+    symbol: Callable[..., Any],
     input: Any,
     weight: Any,
     bias: Any,
@@ -149,5 +148,4 @@ def native_batch_norm(
             "native_batch_norm updates its running statistics, which a trace does not see: call "
             "torch.nn.functional.batch_norm"
         )
-    running = running_mean, running_var
-    return with_constants(symbol, input, weight, bias, *running, training, *options)
+    return symbol(input, weight, bias, running_mean, running_var, training, *options)

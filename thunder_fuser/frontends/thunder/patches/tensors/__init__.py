@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.tensors import (
     decided_branches,
     dtype_comparisons,
+    foreign_functions,
     gradient_flags,
     known_tensors,
     random_updates,
@@ -17,6 +18,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
 PATCHES = (
     decided_branches,
     dtype_comparisons,
+    foreign_functions,
     gradient_flags,
     known_tensors,
     random_updates,

@@ -6,7 +6,6 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     broadcasts,
     checkpoints,
     creation_options,
-    foreign_functions,
     lists_of_tensors,
     made_objects,
     named_tuples,
@@ -25,7 +24,6 @@ PATCHES = (
     aten_operators,
     broadcasts,
     checkpoints,
-    foreign_functions,
     lists_of_tensors,
     named_tuples,
     # After named tuples, which are objects, too.
