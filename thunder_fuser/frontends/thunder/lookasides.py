@@ -134,6 +134,7 @@ def lookasides() -> dict[Function, Function]:
             found[theirs] = found[symbol] = partial(with_constants, symbol)
     found.update(CREATION)
     found[torch.nn.functional.ctc_loss] = _ctc_loss
+    found[torch.gradient] = _differences
     for theirs, symbol in registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
@@ -297,6 +298,14 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
 def _ctc_loss(*args: Any, **kwargs: Any) -> TensorProxy:
     loss: TensorProxy = call_opaquely(ctc_loss, "ctc_loss", args, kwargs)
     return loss
+
+
+def _differences(input: Any, *, spacing: Any = 1, **options: Any) -> Sequence[TensorProxy]:
+    """`torch.gradient`. A spacing in a tensor is a number that torch reads, and divides by."""
+    is_read = isinstance(spacing, TensorProxy) and not spacing.ndim
+    given = {"spacing": 1 if is_read else spacing, **options}
+    found: Sequence[TensorProxy] = call_opaquely(torch.gradient, "gradient", (input,), given)
+    return [g / ltorch.detach(spacing) for g in found] if is_read else found
 
 
 def _cross_entropy(
