@@ -256,10 +256,27 @@ def test_what_is_taken_apart() -> None:
         assert not {FORWARD, BACKWARD} & {*calls(compiled)}
 
 
-def test_heads_of_no_elements() -> None:
-    query, value = torch.zeros(2, 3, 5, 0), torch.randn(2, 3, 5, 4)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 4)),
+        ((2, 3, 5, 4), (2, 3, 0, 4), (2, 3, 0, 6)),
+        ((1, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 4)),
+        ((2, 6, 5, 0), (2, 3, 6, 0), (2, 3, 6, 4)),
+        ((0, 3, 5, 4), (0, 3, 6, 4), (0, 3, 6, 4)),
+    ],
+    ids=["of products", "of keys", "broadcast", "grouped", "of batches"],
+)
+@pytest.mark.parametrize("trained", [False, True])
+def test_heads_of_no_elements(shapes: tuple[tuple[int, ...], ...], trained: bool) -> None:
+    heads = [torch.randn(shape, requires_grad=trained) for shape in shapes]
+    is_grouped = shapes[0][1] != shapes[1][1]
 
-    def attend(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(query, query, value)
+    def attend(*heads: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(*heads, enable_gqa=is_grouped)
 
-    torch.testing.assert_close(jit(attend)(query, value), attend(query, value))
+    found, expected = jit(attend)(*heads), attend(*heads)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    if trained:
+        gradients = [torch.autograd.grad(y.sum(), heads) for y in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=0)

@@ -286,3 +286,18 @@ def test_the_least_of_two_tensors_is_fused() -> None:
 def test_a_result_of_unknown_size_is_refused_with_a_way_out(program: Any) -> None:
     with pytest.raises(NotImplementedError, match="depends on the numbers in its operands"):
         jit(lambda x: program(x * 2))(torch.rand(3))
+
+
+def test_differences_are_divided_by_a_spacing_in_a_tensor() -> None:
+    def program(x: torch.Tensor, spacing: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            *torch.gradient(x, spacing=spacing, edge_order=2),
+            *torch.gradient(x, spacing=torch.tensor(2.0), dim=1),
+            *torch.gradient(x, spacing=[0.5, 3.0]),
+        ]
+
+    inputs = torch.randn(4, 5, requires_grad=True), torch.tensor(0.3)
+    found, expected = jit(program)(*inputs), program(*inputs)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad([*map(torch.sum, r)], inputs[0]) for r in (found, expected)]
+    torch.testing.assert_close(*gradients)

@@ -236,3 +236,17 @@ def test_a_layer_norm_of_a_whole_tensor(shape: tuple[int, ...], dtype: torch.dty
         for ours, truth in zip((made, *found), (right, *wanted), strict=True):
             bound = 4 * torch.finfo(dtype).eps * truth.abs().max() + 1e-5
             assert (ours.double() - truth).abs().max() <= bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_is_normalized_alone_has_a_gradient_of_exactly_zero(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.reshape(40, 1)
+        return F.layer_norm(rows, (1,), w[:1], b[:1]), F.group_norm(x, 8, w, b)
+
+    inputs = [torch.randn(s).to(dtype).requires_grad_() for s in ((5, 8), 8, 8)]
+    results = jit(program)(*inputs)
+    torch.autograd.backward(results, [torch.randn_like(y) for y in results])
+    gradient = inputs[0].grad
+    assert gradient is not None
+    assert not gradient.any()

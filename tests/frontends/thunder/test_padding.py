@@ -105,3 +105,19 @@ def test_convolutions_with_padding_modes() -> None:
     )
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(jit(module)(x), module(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.uint8], ids=str)
+def test_a_value_that_is_written_nowhere_may_be_too_large(dtype: torch.dtype) -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        return [F.pad(x, widths, value=1e300) for widths in ((0, 0), (-1, 0), (0, 0, -1, -1))]
+
+    x = torch.arange(12).reshape(3, 4).to(dtype)
+    torch.testing.assert_close(jit(program)(x), program(x), rtol=0, atol=0)
+    value = -1 if dtype is torch.uint8 else 1e300
+    for call in (
+        jit(partial(F.pad, pad=(0, 1), value=value)),
+        partial(F.pad, pad=(0, 1), value=value),
+    ):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            call(x)

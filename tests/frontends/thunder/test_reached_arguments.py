@@ -46,9 +46,18 @@ def of_unknown_functions(x: Tensor, u: Tensor, v: Tensor) -> Sequence[Tensor]:
     return torch.logcumsumexp(u, 0), nn.functional.gelu(v), torch.cdist(x, v)
 
 
+def written_where_autograd_does_not_look(x: Tensor, u: Tensor, v: Tensor) -> Sequence[Tensor]:
+    """Updates through a detached name give the others no gradient."""
+    y, z, w = torch.zeros(4, 4), x * 2, torch.zeros(4, 4).detach()
+    y.detach().copy_(u)
+    z.detach()[1:].mul_(u[1:])
+    w.copy_(v)
+    return y + x, z * 3, w, w[0] * x
+
+
 PROGRAMS = [
     *(two_heads, with_detached, arguments_returned, updated),
-    *(of_several_results, of_unknown_functions),
+    *(of_several_results, of_unknown_functions, written_where_autograd_does_not_look),
 ]
 
 
@@ -114,3 +123,15 @@ def test_weight_decay_leaves_a_pooler_alone(keeps_zeros: bool) -> None:
     for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_an_argument_that_the_only_result_does_not_depend_on() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        z = x * 2
+        z.detach().copy_(y)
+        return z * 3
+
+    x, y = (torch.randn(4, requires_grad=True) for _ in range(2))
+    jit(program)(x, y).sum().backward()
+    assert torch.equal(x.grad, torch.full((4,), 6.0))
+    assert y.grad is None

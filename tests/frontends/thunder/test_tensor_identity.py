@@ -134,3 +134,19 @@ def test_what_calls_return(function: Callable[..., list[bool]]) -> None:
         y = torch.randn(3, 3)
         assert compiled(x.clone(), y.clone()) == function(x.clone(), y.clone())
         assert compiled(x, y) == function(x, y)
+
+
+def of_what_is_updated(x: Tensor, y: Tensor) -> tuple[Tensor, bool, bool, bool, bool]:
+    result = x.add_(1)
+    return result, result is y, y is not result, x.float() is y, y.contiguous() is x.float()
+
+
+def test_a_result_is_the_other_argument_where_both_are_one() -> None:
+    compiled = jit(of_what_is_updated)
+    for is_one in (True, False, True):
+        found, expected = (
+            f(x, x if is_one else torch.ones(4))
+            for f, x in ((compiled, torch.ones(4)), (of_what_is_updated, torch.ones(4)))
+        )
+        assert found[1:] == expected[1:]
+        assert torch.equal(found[0], expected[0])

@@ -103,3 +103,19 @@ def test_what_is_asked_to_be_written_runs() -> None:
     for _ in range(2):
         torch.testing.assert_close(run(ours, x), program(theirs, x))
         torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()])
+
+
+def test_parts_of_complex_numbers_are_written() -> None:
+    """They were left out, silently, where the tensor is computed."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = y * 2
+        z.real = x.imag
+        z.imag = z.real + 1
+        x.imag = x.real
+        return z, x.sum()
+
+    inputs = [torch.randn(4, dtype=torch.complex64) for _ in range(2)]
+    copies = [x.clone() for x in inputs]
+    found, expected = jit(program)(*inputs), program(*copies)
+    torch.testing.assert_close((*found, *inputs), (*expected, *copies))

@@ -65,3 +65,8 @@ def test_conversions_are_printed_as_before() -> None:
     compiled = jit(lambda x: x.double() * 2)
     compiled(torch.ones(2))
     assert " = prims.convert_element_type(" in str(thunder.last_traces(compiled)[0])
+
+
+def test_dtypes_that_a_trace_has_not_are_named() -> None:
+    with pytest.raises(Exception, match=r"torch.uint16: a trace has no tensors of this dtype"):
+        jit(torch.clone)(torch.ones(2).to(torch.uint16))

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import thunder.torch as ltorch
@@ -40,6 +41,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
+from thunder_fuser.frontends.thunder.autograd.torch_calls import with_constants
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
@@ -376,7 +378,9 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "nll_loss": _nll_loss,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
-    "native_batch_norm": native_batch_norm,
+    "native_batch_norm": lambda symbol, *args: native_batch_norm(
+        partial(with_constants, symbol), *args
+    ),
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     "std": _variance,

@@ -45,6 +45,7 @@ from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference, floats_alone
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
+from thunder_fuser.frontends.thunder.autograd.torch_calls import WITH_CONSTANTS, with_constants
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
@@ -128,8 +129,12 @@ def lookasides() -> dict[Function, Function]:
     for name, function in PARTS.items():
         for theirs, symbol in named(name):
             found[theirs] = found[symbol] = _in_parts(function, or_opaque(theirs, symbol))
+    for name in WITH_CONSTANTS:
+        for theirs, symbol in registered(name):
+            found[theirs] = found[symbol] = partial(with_constants, symbol)
     found.update(CREATION)
     found[torch.nn.functional.ctc_loss] = _ctc_loss
+    found[torch.gradient] = _differences
     for theirs, symbol in registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
@@ -293,6 +298,14 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
 def _ctc_loss(*args: Any, **kwargs: Any) -> TensorProxy:
     loss: TensorProxy = call_opaquely(ctc_loss, "ctc_loss", args, kwargs)
     return loss
+
+
+def _differences(input: Any, *, spacing: Any = 1, **options: Any) -> Sequence[TensorProxy]:
+    """`torch.gradient`. A spacing in a tensor is a number that torch reads, and divides by."""
+    is_read = isinstance(spacing, TensorProxy) and not spacing.ndim
+    given = {"spacing": 1 if is_read else spacing, **options}
+    found: Sequence[TensorProxy] = call_opaquely(torch.gradient, "gradient", (input,), given)
+    return [g / ltorch.detach(spacing) for g in found] if is_read else found
 
 
 def _cross_entropy(

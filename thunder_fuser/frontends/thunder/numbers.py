@@ -176,7 +176,6 @@ _TERMS = _Numbers({"alpha": None}, (False, True), tensors=(0, 2))
 _CHECKED: Mapping[str, _Numbers] = MappingProxyType(
     {
         **dict.fromkeys(("masked_fill", "masked_fill_"), _kept(value=2)),
-        "nn.functional.pad": _kept(value=3),
         **dict.fromkeys(("clamp", "clamp_", "clip"), _compared(min=1, max=2)),
         "clamp_min": _compared(min=1),
         "clamp_max": _compared(max=1),

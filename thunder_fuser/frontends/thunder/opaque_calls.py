@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
-from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE
+from thunder_fuser.frontends.thunder.autograd.torch_calls import OPAQUE, with_constants
 
 Function = Callable[..., Any]
 
@@ -82,7 +82,7 @@ def call_opaquely(
 ) -> Any:
     """Record a call of a function, and return its results."""
     has_operands = any(isinstance(x, TensorProxy) for x in tree_flatten((args, kwargs))[0])
-    return _symbol(function, name, has_operands)(*args, **kwargs)
+    return with_constants(_symbol(function, name, has_operands), *args, **kwargs)
 
 
 def ctc_loss(
@@ -137,13 +137,13 @@ def or_opaque(function: Function, symbol: Function) -> Function:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            with _unrecorded_if_it_raises():
+            with unrecorded_if_it_raises():
                 return symbol(*args, **kwargs)
         except Exception as refusal:
             if not _takes_tensors(args, kwargs):
                 raise
             try:
-                with _unrecorded_if_it_raises(), _unlogged():
+                with unrecorded_if_it_raises(), _unlogged():
                     return call_opaquely(_checked(function), function.__name__, args, kwargs)
             except NotImplementedError as error:
                 cause = error.__cause__
@@ -159,7 +159,7 @@ def _takes_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def _unrecorded_if_it_raises() -> Iterator[None]:
+def unrecorded_if_it_raises() -> Iterator[None]:
     """Restore the trace as it was where the body raises: Thunder leaves its scopes open."""
     trace = get_tracectx()
     depth, scope = len(trace.scopes), trace.peek_scope()

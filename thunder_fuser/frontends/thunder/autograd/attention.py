@@ -42,7 +42,7 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import wants_gradient
 from thunder_fuser.frontends.thunder.autograd.on_shards import Heads, heads_of
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites.attention import attention
+from thunder_fuser.frontends.thunder.composites.attention import attention, has_elements
 
 ID = ltorch.scaled_dot_product_attention.id
 NAMES = ("fuser_attention", "fuser_attention_forward", "fuser_attention_backward")
@@ -159,7 +159,7 @@ def _attend(
     """Lookaside for torch's attention, including `enable_gqa`."""
     options = attn_mask, dropout_p, is_causal
     call = Attention(query, key, value, *options, scale)
-    if not enable_gqa or not call.is_grouped:
+    if not (enable_gqa and call.is_grouped and has_elements(*call.operands)):
         return _thunders(call)
     heads = [t.shape[-3] if t.ndim > 2 else 0 for t in call.operands]
     if not all(heads) or heads[1] != heads[2] or heads[0] % heads[1]:

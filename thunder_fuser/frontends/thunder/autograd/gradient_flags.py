@@ -20,6 +20,13 @@ from thunder.core.trace import TraceCtx, get_tracectx
 
 from thunder_fuser.frontends.thunder.claims.targets import targets
 
+ProxyTag.register_tag("CONSTANT_OF_TORCH")
+"""Of results that torch does not differentiate, of calls that have others which it does."""
+_CREATED = tuple(
+    f"torch.{name}_like" for name in ("zeros", "ones", "full", "empty", "rand", "randn")
+)
+"""Calls that read the type of their operand, and no number."""
+
 _differentiated: ContextVar[Container[str] | None] = ContextVar("differentiated", default=None)
 """The names of results that require gradients, of the trace being differentiated."""
 
@@ -83,25 +90,34 @@ def gradient_sources(
 ) -> Sources:
     """Return the arguments that each tensor depends on; `memory` as in `requiring_gradients`."""
     found = Sources({}, {})
-    sharing: dict[str, set[str]] = {}
+    sharing: dict[tuple[str, bool], set[str]] = {}
+    detached: set[str] = set()
+
+    def part(name: str) -> tuple[str, bool]:
+        """What updates of a tensor are seen by: names of its memory, detached ones apart."""
+        return memory(name), name in detached
 
     def take(symbols: Iterable[BoundSymbol]) -> None:
         for symbol in symbols:
-            if detaches(symbol):
+            operands = [p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy)]
+            hidden = {memory(x.name) for x in operands if x.name in detached}
+            if hidden or detaches(symbol):
+                outs = (p.name for p in symbol.flat_proxy_outs)
+                detached.update(p for p in outs if detaches(symbol) or memory(p) in hidden)
+            if detaches(symbol) or symbol.sym.id in _CREATED:
                 continue
             take(symbol.subsymbols)
-            operands = [p for p in symbol.flat_proxy_args if isinstance(p, TensorProxy)]
             made = [p for p in symbol.flat_proxy_outs if is_differentiable(p)]
             sources = 0
             for x in (*operands, *made):
                 if ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags:
-                    sharing.setdefault(memory(x.name), set()).add(x.name)
+                    sharing.setdefault(part(x.name), set()).add(x.name)
             for x in operands:
                 if x.requires_grad:
                     found.arguments.setdefault(x.name, 1 << len(found.arguments))
                 sources |= found.of(x.name)
             if sources and (made or not symbol.flat_proxy_outs):
-                written = (sharing.get(memory(x), {x}) for x in targets(symbol))
+                written = (sharing.get(part(x), {x}) for x in targets(symbol))
                 for name in (*(p.name for p in made), *chain.from_iterable(written)):
                     found.of_results[name] = found.of_results.get(name, 0) | sources
 
@@ -120,4 +136,5 @@ def is_differentiable(x: object) -> bool:
         isinstance(x, TensorProxy)
         and dtypes.is_inexact_dtype(x.dtype)
         and ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags
+        and ProxyTag.CONSTANT_OF_TORCH not in x.tags
     )

@@ -70,8 +70,11 @@ class _Norm(NamedTuple):
         count = max(math.prod(self.x.shape[d] for d in dims), 1)
         # Multiplied by one scale after the other, as their product may overflow.
         shift = apart * (along * self.scale * self.scale / count * factor)
-        if self.mean is not None:
+        if self.mean is not None and dims:
             shift = shift + total / count * factor
+        elif self.mean is not None:
+            # Each element is its own mean, and the difference exactly 0.
+            weighted = weighted - total
         gradient = weighted * factor - shift
         return gradient, self._of_parameter(of_weight), self._of_parameter(of_bias)
 

@@ -16,6 +16,7 @@ from thunder.core.transforms import (
 )
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_nothing, put_to
+from thunder_fuser.frontends.thunder.autograd.underived import put_underived
 from thunder_fuser.frontends.thunder.composites.arguments import wide
 from thunder_fuser.frontends.thunder.composites.pointwise import SINC, TRUNC_DIVIDE
 
@@ -181,6 +182,19 @@ def _frexp(x: TensorProxy) -> tuple[TensorProxy, TensorProxy]:
     return mantissa, exponent
 
 
+def _nextafter(x: TensorProxy, towards: TensorProxy) -> TensorProxy:
+    result: TensorProxy = prims.nextafter(x, towards)
+    put_underived(result, "nextafter", x, towards)
+    return result
+
+
+def _zeta(x: TensorProxy, q: TensorProxy) -> TensorProxy:
+    result: TensorProxy = prims.zeta(x, q)
+    put_underived(result, "zeta", x)
+    put(q, get_grad(result) * -x * prims.zeta(x + 1.0, q))
+    return result
+
+
 def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
     result: TensorProxy = prims.flip(x, dims)
     put_grad(x, prims.flip(get_grad(result), dims))
@@ -214,4 +228,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     PrimIDs.LERP: _lerp,
     PrimIDs.REMAINDER: _remainder,
     PrimIDs.POW: _pow,
+    PrimIDs.MULTINOMIAL: _constant(prims.multinomial),
+    PrimIDs.NEXTAFTER: _nextafter,
+    PrimIDs.ZETA: _zeta,
 }

@@ -17,7 +17,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
 from thunder.core.prims import OpTags, get_grad, put_grad, shallow_copy
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy, ProxyTag, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import detached_trace
@@ -50,16 +50,42 @@ def _once_more(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
     operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
     given = {x.name for x in operands}
     result = tree_map(lambda x: _not_an_operand(x, given), symbol(*args, **kwargs))
-    wanted = tuple(k for k, x in enumerate(operands) if _is_inexact(x) and requires_gradient(x))
+    wanted = _wanted(operands)
     results = [x for x in tree_flatten(result)[0] if isinstance(x, TensorProxy)]
     cotangents = [get_grad(x) for x in results if _is_inexact(x)]
-    function = {**_registered(), **OPAQUE}[symbol.id]
+    function = _function(symbol)
     wanted = _reached(function, wanted, args, kwargs)
     if wanted:
         found = _backward(function, symbol.id)(wanted, args, kwargs, *cotangents)
         for k, gradient in zip(wanted, found, strict=True):
             put_grad(operands[k], gradient)
     return result
+
+
+WITH_CONSTANTS = ("native_layer_norm", "lu_unpack", "linalg.lu")
+"""Torch's functions some of whose floating-point results are not differentiated."""
+
+
+def with_constants(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
+    """Record a call that is torch's as a whole, and tag those of its results that torch does not
+    differentiate, such as the statistics of `torch.native_layer_norm`.
+    """
+    results = symbol(*args, **kwargs)
+    given = [x for x in tree_flatten(results)[0] if isinstance(x, TensorProxy) and _is_inexact(x)]
+    operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
+    wanted = _wanted(operands)
+    if len(given) < 2 or not wanted:
+        return results
+    with FakeTensorMode():
+        _, roots = _run(_function(symbol), wanted, *tree_map(ltorch._get_fake_arg, (args, kwargs)))
+    for x, root in zip(given, roots, strict=True):
+        if not root.requires_grad:
+            x.tags.add(ProxyTag.CONSTANT_OF_TORCH)
+    return results
+
+
+_UNDERIVED = (NotImplementedError, RuntimeError)
+"""What autograd raises for operations without a derivative."""
 
 
 @cache
@@ -77,7 +103,7 @@ def _reached(
     function: Function, wanted: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int, ...]:
     """Return those of the operands that gradients of the results go to: all of them where the
-    function looks at numbers.
+    function looks at numbers, or torch has no derivative, which it says when a gradient is needed.
     """
     with FakeTensorMode():
         given = tree_map(ltorch._get_fake_arg, (args, kwargs))
@@ -85,7 +111,7 @@ def _reached(
             leaves, roots = _run(function, wanted, *given)
             seeds = [torch.empty_like(x) for x in roots if x.requires_grad]
             found = _differentiated(roots, leaves, seeds)
-        except DataDependentOutputException:
+        except (DataDependentOutputException, *_UNDERIVED):
             return tuple(wanted)
     return tuple(k for k, gradient in zip(wanted, found, strict=True) if gradient is not None)
 
@@ -168,6 +194,11 @@ def in_one(bsym: BoundSymbol) -> Rule | None:
     return rule
 
 
+def _wanted(operands: Sequence[TensorProxy]) -> tuple[int, ...]:
+    """Return the numbers of the operands that require gradients."""
+    return tuple(k for k, x in enumerate(operands) if _is_inexact(x) and requires_gradient(x))
+
+
 def _is_inexact(x: TensorProxy) -> bool:
     """True for floating-point and complex tensors, which gradients may go through."""
     return bool(dtypes.is_inexact_dtype(x.dtype))
@@ -176,6 +207,11 @@ def _is_inexact(x: TensorProxy) -> bool:
 def _not_an_operand(x: Any, operands: set[str]) -> Any:
     """Thunder's map of gradients takes a result that is an operand for that operand."""
     return shallow_copy(x) if isinstance(x, TensorProxy) and x.name in operands else x
+
+
+def _function(symbol: Symbol) -> Function:
+    """Return torch's function that a symbol stands for."""
+    return OPAQUE.get(symbol.id) or _registered()[symbol.id]
 
 
 @cache

@@ -17,7 +17,7 @@ from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.composites.arguments import Unusual, floats, known
+from thunder_fuser.frontends.thunder.composites.arguments import Unusual, cut, floats, known
 
 _thunders = ltorch.scaled_dot_product_attention
 
@@ -39,15 +39,33 @@ def _attention(
     if attn_mask is not None and dtypes.is_float_dtype(attn_mask.dtype):
         dtype = max(dtype, attn_mask.dtype, key=lambda kind: kind.bytes)
     wide = [maybe_convert_to_dtype(x, dtype) for x in (query, key, value)]
-    if scale is None and not query.shape[-1]:
-        # Sums of no products are zeros in torch, too, whose factor is not a number of Python's.
-        scale = 1.0
     found = _thunders.meta(*wide, attn_mask, dropout_p, is_causal, scale=scale)
     return maybe_convert_to_dtype(found, query.dtype)
 
 
-attention = replace(_thunders, meta=_attention)
+_symbol = replace(_thunders, meta=_attention)
 """Thunder's symbol of attention, with a decomposition for all masks."""
+
+
+def attention(
+    query: TensorProxy, key: TensorProxy, value: TensorProxy, *options: Any, **named: Any
+) -> TensorProxy:
+    """Record attention as one symbol. If queries, keys or values have no elements, torch returns
+    zeros [*batch and heads of the queries, queries, elements of a value], with gradients of zeros.
+    """
+    found: TensorProxy
+    if has_elements(query, key, value):
+        found = _symbol(query, key, value, *options, **named)
+        return found
+    nothing = sum(ltorch.sum(cut(x, x.ndim - 1, 0, 0)) for x in (query, key, value))
+    shape = (*query.shape[:-1], value.shape[-1])
+    found = ltorch.zeros(shape, dtype=query.dtype, device=query.device) + nothing
+    return found
+
+
+def has_elements(*tensors: TensorProxy) -> bool:
+    """True if all tensors have elements."""
+    return all(x.numel for x in tensors)
 
 
 class _Heads(NamedTuple):

@@ -8,7 +8,7 @@ the rank of the normalised tensor, with size 1 in reduced dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -133,7 +133,7 @@ BATCH_NORM = Symbol("batch_norm_in_training", meta=_batch_norm, id="batch_norm_i
 
 
 def native_batch_norm(
-    symbol: Symbol,
+    symbol: Callable[..., Any],
     input: Any,
     weight: Any,
     bias: Any,

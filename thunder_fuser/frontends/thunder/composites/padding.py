@@ -28,6 +28,8 @@ def pad(
 ) -> TensorProxy:
     """Pad as `torch.nn.functional.pad`, whose errors it raises; `symbol` pads with constants."""
     if mode not in _ENDS or not is_static(input.shape):
+        if mode == "constant" and is_static(pad):
+            value = _stored(input, value) if any(n > 0 for n in pad) else None
         padded: TensorProxy = symbol(input, pad, mode, value)
         return padded
     _check(input, pad, mode, value)
@@ -51,6 +53,14 @@ def _check(x: TensorProxy, pad: Sequence[int], mode: str, value: Any) -> None:
     # Dtypes are refused by kernels, and so not for meta tensors.
     small = torch.zeros([4] * x.ndim, dtype=dtype, device="cpu")
     torch.nn.functional.pad(small, [1] * len(pad), mode, value)
+
+
+def _stored(x: TensorProxy, value: Any) -> Any:
+    """Return a value that elements of x can hold; raise torch's error for another one."""
+    if type(value) in (int, float):
+        element = torch.zeros(1, dtype=dtypes.to_torch_dtype(x.dtype), device="cpu")
+        torch.nn.functional.pad(element, (0, 1), value=value)
+    return value
 
 
 Ends = Callable[[TensorProxy, int, int, int], tuple[TensorProxy, TensorProxy]]

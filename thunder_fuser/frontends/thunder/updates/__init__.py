@@ -1,5 +1,5 @@
 """What autograd sees of a compiled function: its results, which arguments it updates in place, and
-the gradients through updates.
+the gradients through updates; and which tensors are one.
 """
 
 from thunder_fuser.frontends.thunder.updates import (
@@ -10,6 +10,7 @@ from thunder_fuser.frontends.thunder.updates import (
     owned_results,
     reached_arguments,
     repeated_arguments,
+    tensor_identity,
     update_gradients,
     updated_arguments,
 )
@@ -23,6 +24,7 @@ def register() -> None:
         order,
         owned_results,
         repeated_arguments,
+        tensor_identity,
         update_gradients,
         updated_arguments,
         # Over the patches of updated arguments, to which it gives the other results.

@@ -36,8 +36,8 @@ Groups = Mapping[tuple[int, ...], Sequence[int]]
 
 
 def reached_arguments(trace: TraceCtx) -> Groups:
-    """Return the positions of arguments whose gradients come of some results alone, of those that
-    have one; by the positions of these results.
+    """Return the positions of arguments whose gradients come of some results alone, or of none, of
+    those that have one; by the positions of these results.
     """
     returned = returned_by(trace)
     sources = gradient_sources(trace.bound_symbols[:-1], memories(trace))
@@ -53,7 +53,7 @@ def reached_arguments(trace: TraceCtx) -> Groups:
     for position, x in enumerate(returned["flat_args"]):
         bit = sources.arguments.get(getattr(x, "name", ""), 0)
         reaching = tuple(k for k, bits in results.items() if bits & bit)
-        if 0 < len(reaching) < len(results):
+        if bit and len(reaching) < len(results):
             found.setdefault(reaching, []).append(position)
     return found
 
@@ -64,7 +64,7 @@ def _insert_alias_updates(
     """Insert `update_aliases`, and return the positions with the results, as a text."""
     found = original(trace, groups)
     returned = returned_by(trace)
-    if not is_patched() or "flat_args" not in returned or len(returned["output"]) < 2:
+    if not is_patched() or "flat_args" not in returned:
         return found
     reached = reached_arguments(trace)
     count, results = len(returned["flat_args"]), len(returned["output"])

@@ -6,7 +6,6 @@ from thunder_fuser.frontends.thunder.patches.guards import (
     container_guards,
     pruned_checks,
     signed_zeros,
-    tensor_identity,
     value_guards,
 )
 
@@ -16,6 +15,5 @@ PATCHES = (
     container_guards,
     pruned_checks,
     signed_zeros,
-    tensor_identity,
     value_guards,
 )

@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.tensors import (
     decided_branches,
     dtype_comparisons,
+    foreign_functions,
     gradient_flags,
     known_tensors,
     random_updates,
@@ -10,12 +11,14 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
     tensor_comparisons,
     tensors_changed,
     unbound_methods,
+    unknown_dtypes,
     unknown_numbers,
 )
 
 PATCHES = (
     decided_branches,
     dtype_comparisons,
+    foreign_functions,
     gradient_flags,
     known_tensors,
     random_updates,
@@ -23,5 +26,6 @@ PATCHES = (
     tensor_comparisons,
     tensors_changed,
     unbound_methods,
+    unknown_dtypes,
     unknown_numbers,
 )

@@ -8,7 +8,8 @@
 *Updates* `x.name_(..)` with what `x.name(..)` returns: Thunder has those of arithmetic, but not
 `fill_`, `sigmoid_`, `index_fill_`, `scatter_reduce_` and others.
 
-*Operators that update*: `x &= y` and others that Thunder refuses.
+*Operators that update*: `x &= y` and others that Thunder refuses. `divmod(x, y)`, which torch has
+not either, raised that None is not callable.
 
 *`x.where(condition, y)`*, which Thunder took for `torch.where(x, condition, y)`: wrong numbers
 where `x` is bool, and an error elsewhere.
@@ -203,8 +204,13 @@ def _operator(refusal: Function, method: str) -> Function:
     return update
 
 
+def _no_divmod(self: Any, other: Any) -> Any:
+    raise TypeError("divmod: torch has none of tensors; write x // y and x % y")
+
+
 def register() -> None:
     """Add the attributes to Thunder's proxies, and the methods to its tensors'."""
+    TensorProxy.__divmod__ = TensorProxy.__rdivmod__ = _no_divmod
     for name, method in _OPERATORS.items():
         setattr(TensorProxy, name, _operator(getattr(TensorProxy, name), method))
     for name, value in _ATTRIBUTES.items():

@@ -2,7 +2,8 @@
 
 Thunder loses `p.data = y`, as momentum encoders write it, where `p` is reached by an iterator such
 as `parameters()`, or computed; elsewhere it raised an error about unpacking. It read `p.grad` as it
-was in the first call. For functions compiled with this executor.
+was in the first call. `x.real = y` writes elements, as `x.real.copy_(y)` does; it was left out
+where `x` is computed. For functions compiled with this executor.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _REASONS = {
 }
 _OTHER = "a call does not change the caller's tensors but for their elements; set it outside"
 _FLAG = "requires_grad"
+_PARTS = ("real", "imag")
 
 
 def _refused(action: str, name: str, reason: str) -> Any:
@@ -47,9 +49,16 @@ def _set(
         return original(target, name, value)
     if text == _FLAG and isinstance(held, TensorProxy):
         return interpreter._interpret_call(METHODS["requires_grad_"], target, value)
+    if text in _PARTS and isinstance(held, TensorProxy):
+        return interpreter._interpret_call(_write, target, name, value)
     if text in _REASONS or (text != _FLAG and _is_given(held)):
         return _refused("sets", text, _REASONS.get(text, _OTHER))
     return original(target, name, value)
+
+
+def _write(x: Any, part: str, value: Any) -> None:
+    """Write the elements of a part of complex numbers; the interpreter runs it."""
+    getattr(x, part).copy_(value)
 
 
 def _get(original: Callable[..., Any], held: Any, name: WrappedValue, *default: Any) -> Any:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.updates.layouts import tensor_of
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 
@@ -55,39 +56,43 @@ def _is_one(a: WrappedValue, b: WrappedValue) -> bool | None:
         or not (isinstance(x, TensorProxy) and isinstance(y, TensorProxy))
     ):
         return None
-    if not (_is_given(a) and _is_given(b)):
-        return True if _object(x) == _object(y) else None
-    found = a.original_value is b.original_value
-    jit_ext.get_jit_ctx().add_constraint((_check_symbol, unwrap(a), unwrap(b), found))
+    if x.history is None or y.history is None:
+        x, y = _object(x), _object(y)
+        if x.name == y.name:
+            return True
+    given = _given(a, x), _given(b, y)
+    if given[0] is None or given[1] is None:
+        return None
+    found = given[0] is given[1]
+    jit_ext.get_jit_ctx().add_constraint((_check_symbol, x, y, found))
     return found
 
 
-def _is_given(wrapped: WrappedValue) -> bool:
-    """True for a tensor of the caller that a prologue can read."""
-    held = unwrap(wrapped)
-    return (
-        isinstance(held, TensorProxy)
-        and isinstance(wrapped.original_value, Tensor)
-        and held.history is not None
-        and path_of(held.history) is not None
-    )
+def _given(wrapped: WrappedValue, x: TensorProxy) -> Tensor | None:
+    """Return the caller's tensor that a value is, if a prologue can read it.
+
+    x  the proxy of the value, or of the argument that it is
+    """
+    if x.history is None or path_of(x.history) is None:
+        return None
+    held = wrapped.original_value if unwrap(wrapped) is x else tensor_of(x)
+    return held if isinstance(held, Tensor) else None
 
 
-def _object(x: TensorProxy) -> str:
-    """Return the name of the tensor that `x` is: of the first operand that a call returned."""
+def _object(x: TensorProxy) -> TensorProxy:
+    """Return the tensor that `x` is: the first operand that a call returned."""
     trace = get_tracectx()
     makers = {
         out.name: symbol
         for symbol in chain.from_iterable(trace.scopes)
         for out in symbol.flat_proxy_outs
     }
-    name: str = x.name
-    while (maker := makers.get(name)) is not None:
-        returned = _returned(maker, name)
-        if returned is None or returned.name == name:
+    while (maker := makers.get(x.name)) is not None:
+        returned = _returned(maker, x.name)
+        if returned is None or returned.name == x.name:
             break
-        name = returned.name
-    return name
+        x = returned
+    return x
 
 
 def _returned(symbol: BoundSymbol, result: str) -> TensorProxy | None:
