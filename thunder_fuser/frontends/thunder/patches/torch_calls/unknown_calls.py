@@ -25,7 +25,10 @@ from thunder_fuser.frontends.thunder.torch_functions import MISTAKEN
 
 Function = Callable[..., Any]
 
-_HOMES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+_HOMES = (
+    *(torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase),
+    *(torch._C._fft, torch._C._linalg, torch._C._special),
+)
 """Where torch keeps its builtin functions, and the methods of tensors."""
 _BUILTIN = (BuiltinFunctionType, MethodDescriptorType)
 
