@@ -35,7 +35,7 @@ from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
 _OF_THE_TRACER: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
-_OF_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_OF_TENSORS: tuple[type, type] = (torch.Tensor, torch.nn.Parameter)
 
 
 def class_of(held: WrappedValue) -> WrappedValue:
@@ -89,11 +89,12 @@ def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: Wrapped
 
 def _class_of_tensor(held: WrappedValue) -> type:
     """Return the class of a tensor, which the program is then valid for if the caller gave it."""
+    tensor, parameter = _OF_TENSORS
     kind: type = held.python_typ
-    if not issubclass(kind, torch.Tensor):
-        return torch.Tensor
+    if not issubclass(kind, tensor):
+        return tensor
     add_guard_of(unwrap(held), OfType(kind))
-    return torch.nn.Parameter if issubclass(kind, torch.nn.Parameter) else torch.Tensor
+    return parameter if issubclass(kind, parameter) else tensor
 
 
 def _is_asked_by_the_program() -> bool:
