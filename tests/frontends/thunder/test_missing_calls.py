@@ -286,3 +286,19 @@ def test_the_least_of_two_tensors_is_fused() -> None:
 def test_a_result_of_unknown_size_is_refused_with_a_way_out(program: Any) -> None:
     with pytest.raises(NotImplementedError, match="depends on the numbers in its operands"):
         jit(lambda x: program(x * 2))(torch.rand(3))
+
+
+def test_checks_that_run_beside_the_program() -> None:
+    """Without gradients when the function is called, with them in the backward."""
+
+    def program(x: Tensor) -> Tensor:
+        torch._assert_async(x.sum() > 0, "expected a positive sum")
+        return (x * 2).sin()
+
+    compiled = check(program, torch.ones(3))
+    with pytest.raises(RuntimeError, match="expected a positive sum"):
+        compiled(-torch.ones(3))
+    compiled = check(program, torch.ones(3, requires_grad=True))
+    found = compiled(-torch.ones(3, requires_grad=True))
+    with pytest.raises(RuntimeError, match="expected a positive sum"):
+        found.sum().backward()
