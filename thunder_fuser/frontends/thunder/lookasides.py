@@ -42,7 +42,6 @@ from thunder.core.devices import to_torch_device
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex import ex as torch_executor
 from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference, floats_alone
@@ -65,7 +64,6 @@ from thunder_fuser.frontends.thunder.torch_functions import (
     registered,
     symbol_of,
 )
-from thunder_fuser.frontends.thunder.updates.effects import effect
 
 _CASTS = {
     "bool": dtypes.bool8,
@@ -142,7 +140,6 @@ def lookasides() -> dict[Function, Function]:
     found |= _of_proxies(found)
     found |= {f: partial(_of_types, f) for f in _OF_TYPES}
     found[torch.backends.mha.get_fastpath_enabled] = lambda: False
-    found[torch._assert_async] = effect("assert_async", torch._assert_async, torch_executor)
     for theirs, check in checked_calls():
         found[theirs] = check(found.get(theirs, symbol_of(theirs)))
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
