@@ -99,6 +99,29 @@ def test_rows_that_are_rotated(dtype: DataType, monkeypatch: pytest.MonkeyPatch)
     check(b, inputs, exact, None, monkeypatch)
 
 
+@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
+def test_loads_under_conditions_that_contradict_each_other(
+    info: DeviceInfo | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends of sums of shifted pads, some of which are zero there, that are added elsewhere: the
+    gradient of a sum of neighbours, behind a border that reflects.
+    """
+    b = FusionBuilder()
+    x = b.tensor([8, 6], DataType.Float)
+    padded = [b.pad(x, widths, 0.0) for widths in ([2, 0], [1, 1], [0, 2])]
+    total = op(b, "add", op(b, "add", padded[0], padded[1]), padded[2])
+    inner = b.slice(total, [0, 1], [8, 7])
+    last = b.pad(b.slice(total, [0, 7], [8, 8]), [4, 1], 0.0)
+    first = b.pad(b.slice(total, [0, 0], [8, 1]), [1, 4], 0.0)
+    b.output(op(b, "add", op(b, "add", inner, last), first))
+    given = torch.arange(48.0).reshape(8, 6)
+    ends = torch.nn.functional.pad(given, (1, 1))
+    exact = ends[:, :-2] + given + ends[:, 2:]
+    exact[:, 4] += given[:, 5]
+    exact[:, 1] += given[:, 0]
+    check(b, [given], [exact], info, monkeypatch)
+
+
 def test_lanes_that_all_take_one_load_have_no_tests_on_a_host() -> None:
     b = FusionBuilder()
     rolled(b, 512, 3, DataType.Float)

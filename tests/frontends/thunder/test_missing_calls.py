@@ -301,3 +301,19 @@ def test_differences_are_divided_by_a_spacing_in_a_tensor() -> None:
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad([*map(torch.sum, r)], inputs[0]) for r in (found, expected)]
     torch.testing.assert_close(*gradients)
+
+
+def test_checks_that_run_beside_the_program() -> None:
+    """Without gradients when the function is called, with them in the backward."""
+
+    def program(x: Tensor) -> Tensor:
+        torch._assert_async(x.sum() > 0, "expected a positive sum")
+        return (x * 2).sin()
+
+    compiled = check(program, torch.ones(3))
+    with pytest.raises(RuntimeError, match="expected a positive sum"):
+        compiled(-torch.ones(3))
+    compiled = check(program, torch.ones(3, requires_grad=True))
+    found = compiled(-torch.ones(3, requires_grad=True))
+    with pytest.raises(RuntimeError, match="expected a positive sum"):
+        found.sum().backward()

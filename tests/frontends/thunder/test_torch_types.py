@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import thunder
 import torch
 import torch.nn.functional as F
 from thunder.core import prims
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.frontends.thunder.programs import fake, jit, primitives, traced
 from thunder_fuser import options, refusals
@@ -208,3 +209,35 @@ def test_bools_are_not_subtracted(difference: Callable[[Tensor, Tensor], Tensor]
     for call in (difference, jit(difference)):
         with pytest.raises(RuntimeError, match="Subtraction, the `-` operator, with"):
             call(x, x > 0)
+
+
+_KINDS: tuple[Any, ...] = (
+    *(Tensor, nn.Parameter, (Tensor, nn.Parameter), (nn.Parameter, int), Tensor | nn.Parameter),
+    *((int, (nn.Parameter,)), ((Tensor,), float), (int, float), object, nn.Parameter | int),
+)
+
+
+def test_a_tensor_is_one_of_the_classes_that_it_is_in_eager_code() -> None:
+    def program(x: Tensor, p: Tensor) -> list[bool]:
+        return [isinstance(t, kind) for t in (x, p, x + 1, p * 1) for kind in _KINDS]
+
+    x, p = torch.ones(3), nn.Parameter(torch.ones(3))
+    assert jit(program)(x, p) == program(x, p)
+
+
+def test_a_program_is_valid_for_parameters_or_for_other_tensors_if_it_asks() -> None:
+    def by_class(x: Tensor) -> Tensor:
+        return x * 2 if isinstance(x, nn.Parameter) else x * 3
+
+    def by_type(x: Tensor) -> Tensor:
+        return x * 2 if type(x) is nn.Parameter else x * 3
+
+    def without(x: Tensor) -> Tensor:
+        return x * 2 if isinstance(x, Tensor) else x * 3
+
+    leaf = torch.ones(3, requires_grad=True)
+    for program, misses in ((by_class, 2), (by_type, 2), (without, 1)):
+        compiled = jit(program)
+        for x in (nn.Parameter(torch.ones(3)), leaf, nn.Parameter(torch.ones(3)), leaf):
+            assert torch.equal(compiled(x), program(x))
+        assert thunder.cache_misses(compiled) == misses

@@ -38,6 +38,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
+from thunder.core.devices import to_torch_device
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
@@ -153,12 +154,12 @@ def lookasides() -> dict[Function, Function]:
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
 
 
-_OF_TYPES = (torch.promote_types, torch.result_type, torch.can_cast)
+_OF_TYPES = (torch.promote_types, torch.result_type, torch.can_cast, torch.device)
 
 
-def _of_types(function: Function, *args: Any) -> Any:
-    """Call a function of dtypes, and of the dtypes and ranks of tensors."""
-    return function(*map(_without_elements, args))
+def _of_types(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of dtypes, of the dtypes and ranks of tensors, or of devices."""
+    return function(*map(_without_elements, args), **kwargs)
 
 
 def _without_elements(x: Any) -> Any:
@@ -189,8 +190,9 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__imod__: ltorch.remainder_,
         TensorProxy.__floordiv__: found[ltorch.floor_divide],
         TensorProxy.__rfloordiv__: lambda x, y: ltorch.floor_divide(in_dtype_of(y, x), x),
-        # Code reads torch's dtype, or an attribute of it, or compares it by `is`, or as a key.
+        # Code reads torch's dtype and device, or an attribute, or compares them, or takes a key.
         TensorProxy.dtype.fget: lambda x: dtypes.to_torch_dtype(x.dtype),
+        TensorProxy.device.fget: lambda x: to_torch_device(x.device),
         TensorProxy.shape.fget: _shape,
         **dict.fromkeys((torch.Tensor.size, ltorch.size), _size),
     }

@@ -21,6 +21,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder.core.devices import Device, to_torch_device
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
@@ -112,6 +113,7 @@ def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
 
     has_operands  tensors are given; without any, and so without gradients, it may draw randomly
     """
+    function = _on_devices(function)
     meta = ltorch.meta_adaptor(function)
     id = f"thunder_fuser.torch.{name}" if has_operands else f"thunder_fuser.torch.new.{name}"
     symbol = Symbol(
@@ -127,6 +129,20 @@ def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
     ex.register_implementation(symbol, call, checker=_always_executable)
     OPAQUE[id] = function
     return symbol
+
+
+def _on_devices(function: Function) -> Function:
+    """Return a function that takes the devices of a trace for torch's: `device=x.device`."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(_in_torch, args), **{k: _in_torch(x) for k, x in kwargs.items()})
+
+    return call
+
+
+def _in_torch(value: Any) -> Any:
+    return to_torch_device(value) if isinstance(value, Device) else value
 
 
 def or_opaque(function: Function, symbol: Function) -> Function:

@@ -63,7 +63,7 @@ class RegisterArray:
     """Register array and the accesses that fill it.
 
     loads        nodes of the scalar graph whose values the array holds
-    variants     mutually exclusive sets of windows
+    variants     mutually exclusive sets of windows; none of any kind: no lane is ever read
     gather       alternatives that are loaded lane by lane, if there are no variants and no edges
     is_uniform   all lanes read the same element: a scalar register instead of an array
     edges        instead of variants: windows for some lanes each, read if they lie in memory
@@ -105,7 +105,8 @@ class RegisterArray:
         itemsize = self.loads[0].dtype.itemsize if self.loads else 1
         if self.edges:
             return sum(w.instructions(itemsize) for v in self.edges for w in v.windows)
-        return max(sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
+        each = (sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
+        return max(each, default=0)
 
 
 def plan_accesses(
@@ -182,9 +183,8 @@ def _plan(
                 return _edges(group, needed, lanes, memory) or _gather(group, needed, lanes, memory)
             outer, active, known = split
             address = lanes.at(_restricted(lanes(load.address), known))
-            table = variants.setdefault(outer, {})
-            for k in active:
-                table[k] = address[k]
+            if active:  # else the conditions contradict each other: nothing is read
+                variants.setdefault(outer, {}).update({k: address[k] for k in active})
     cells = _exclusive_cells(variants)
     if cells is None:
         return _gather(group, needed, lanes, memory)
@@ -199,7 +199,7 @@ def _plan(
             return _gather(group, needed, lanes, memory)
         planned.setdefault(windows, []).append(outer)
     found = tuple(Variant(simplify(outers), windows) for windows, outers in planned.items())
-    uniform = all(
+    uniform = bool(found) and all(
         len(v.windows) == 1 and v.windows[0].width == 1 and len(v.windows[0].lanes) == lanes.vector
         for v in found
     )

@@ -86,6 +86,14 @@ def _full(size: Any, fill_value: Any, **options: Any) -> TensorProxy:
     return ltorch.full(size, as_stored(fill_value, options.get("dtype")), **options)
 
 
+def _scalar_tensor(s: Any, **options: Any) -> TensorProxy:
+    """A number as a tensor of no dimensions, of floats unless it is complex or a dtype is given."""
+    kept = _known("scalar_tensor", options)
+    if type(s) is not complex:
+        kept.setdefault("dtype", torch.get_default_dtype())
+    return _full((), s, **kept)
+
+
 def _full_like(input: TensorProxy, fill_value: Any, **options: Any) -> TensorProxy:
     dtype = options.get("dtype")
     stored = as_stored(fill_value, input.dtype if dtype is None else dtype)
@@ -118,6 +126,7 @@ CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
     torch.eye: _eye,
     torch.linspace: _linspace,
     torch.full: _full,
+    torch.scalar_tensor: _scalar_tensor,
     torch.full_like: _full_like,
 }
 """Replacements by torch's function."""

@@ -41,7 +41,9 @@ class _Same(Expected):
         return given is self.value
 
 
-class _OfType(Expected):
+class OfType(Expected):
+    """Type of a value."""
+
     def holds(self, given: Any) -> bool:
         return type(given) is self.value
 
@@ -177,7 +179,7 @@ def expected_of(value: Any) -> Expected | None:
     if isinstance(value, dict) and type(value) is not dict:
         return OfKeys(value.copy())
     if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
-        return _OfType(type(value))
+        return OfType(type(value))
     if callable(value):
         return _Same(value)
     try:

@@ -5,6 +5,9 @@ gave it none, so that what was read of it, as `type(self).scale`, was not guarde
 with the number of its first call. The type of a tensor was that of a proxy: `type(x) is
 torch.Tensor` was False. Thunder's own code, which is interpreted too, is told that of a proxy.
 With three arguments, `type` makes a class.
+
+`isinstance(x, (torch.Tensor, torch.nn.Parameter))` was False for a tensor that is no parameter, and
+a program that asked whether an argument is one ran for tensors of both kinds.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from thunder.core import interpreter
+from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import (
     ProvenanceRecord,
     PseudoInst,
@@ -26,10 +29,13 @@ from thunder.core.interpreter import (
 )
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.patches.guards.value_guards import is_of_caller
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfType
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import add_guard_of, is_of_caller
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
+_OF_THE_TRACER: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
+_OF_TENSORS: tuple[type, type] = (torch.Tensor, torch.nn.Parameter)
 
 
 def class_of(held: WrappedValue) -> WrappedValue:
@@ -67,9 +73,28 @@ def _type(original: Callable[..., Any], held: WrappedValue, *parts: WrappedValue
     if not is_patched():
         return original(held)
     if isinstance(unwrap(held), TensorProxy) and _is_asked_by_the_program():
-        is_parameter = issubclass(held.python_typ, torch.nn.Parameter)
-        return wrap_const(torch.nn.Parameter if is_parameter else torch.Tensor)
+        return wrap_const(_class_of_tensor(held))
     return class_of(held) if is_of_caller(held) else original(held)
+
+
+def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: WrappedValue) -> Any:
+    """`isinstance` of wrapped values: any of the classes is asked for a tensor, not one of them."""
+    if not isinstance(unwrap(held), TensorProxy) or not is_patched():
+        return original(held, kinds)
+    for_tensor, for_parameter = (issubclass(k, unwrap(kinds)) for k in _OF_TENSORS)
+    if for_tensor == for_parameter:
+        return wrap_const(for_tensor)
+    return wrap_const(issubclass(_class_of_tensor(held), unwrap(kinds)))
+
+
+def _class_of_tensor(held: WrappedValue) -> type:
+    """Return the class of a tensor, which the program is then valid for if the caller gave it."""
+    tensor, parameter = _OF_TENSORS
+    kind: type = held.python_typ
+    if not issubclass(kind, tensor):
+        return tensor
+    add_guard_of(unwrap(held), OfType(kind))
+    return parameter if issubclass(kind, parameter) else tensor
 
 
 def _is_asked_by_the_program() -> bool:
@@ -80,3 +105,4 @@ def _is_asked_by_the_program() -> bool:
 def register() -> None:
     """Patch what Thunder's interpreter returns for the type of an object."""
     _LOOKASIDES[type] = partial(_type, _LOOKASIDES[type])
+    _OF_THE_TRACER[isinstance] = partial(_isinstance, _OF_THE_TRACER[isinstance])
