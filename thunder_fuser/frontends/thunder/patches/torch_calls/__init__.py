@@ -6,6 +6,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     broadcasts,
     checkpoints,
     creation_options,
+    library_operators,
     lists_of_tensors,
     made_objects,
     named_tuples,
@@ -24,6 +25,7 @@ PATCHES = (
     aten_operators,
     broadcasts,
     checkpoints,
+    library_operators,
     lists_of_tensors,
     named_tuples,
     # After named tuples, which are objects, too.
