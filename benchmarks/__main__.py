@@ -6,6 +6,7 @@ python -m benchmarks --section model                  what is expected of a GPU;
 python -m benchmarks --section models                 what of whole models torch keeps; likewise
 python -m benchmarks --section definitions            plans of nvFuser's benchmarks; likewise
 python -m benchmarks --section compile-time           first calls of models, as they grow
+python -m benchmarks --section training               steps of whole models
 python -m benchmarks --out                            also into benchmarks/results
 """
 
@@ -27,6 +28,7 @@ from benchmarks.measuring import measured
 from benchmarks.modelling import modelled
 from benchmarks.report import heading, save
 from benchmarks.table import Table
+from benchmarks.training import trained
 from benchmarks.workloads import WORKLOADS, Size
 from thunder_fuser.config import options
 
@@ -39,6 +41,7 @@ SECTIONS = (
     "growth",
     "compile-time",
     "speed",
+    "training",
     "dispatch",
     "algebra",
 )
@@ -105,6 +108,8 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
         size: Size = "small" if chosen.small else "host" if device.type == "cpu" else "full"
         if "speed" in chosen.section:
             yield measured(workloads, size, device, names, chosen.seconds)
+        if "training" in chosen.section:
+            yield trained(device, names, chosen.seconds, chosen.filter, chosen.small)
         if "dispatch" in chosen.section:
             yield dispatched(device, names, chosen.seconds)
     if "algebra" in chosen.section:
