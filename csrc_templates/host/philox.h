@@ -40,6 +40,15 @@ TF_DEVICE Lanes products(Lanes a, Lanes b) {
 }
 #endif
 
+// Stores lanes of two vectors that take turns, from the lane `From` of the sequence on.
+template <int From, class Lanes, int... Is>
+TF_DEVICE void interleave(Lanes front, Lanes back, unsigned* to, Numbers<Is...>) {
+  constexpr int count = sizeof(Lanes) / sizeof(u64);
+  const Vector<u64, sizeof...(Is)> turns =
+      __builtin_shufflevector(front, back, ((From + Is) / 2 + (From + Is) % 2 * count)...);
+  __builtin_memcpy(to, &turns, sizeof turns);
+}
+
 // The words of as many subsequences as there are lanes, one after another. High words of lanes are
 // whatever an earlier product left there.
 template <int... Is>
@@ -61,11 +70,13 @@ TF_DEVICE void words_of_lanes(u64 seed, u64 first, u64 offset, unsigned* drawn, 
     k1 += 0xbb67ae85u;
   }
   const Lanes front = (c0 & 0xffffffffull) | (c1 << 32), back = (c2 & 0xffffffffull) | (c3 << 32);
-  const Lanes low = __builtin_shufflevector(front, back, (Is / 2 + Is % 2 * count)...);
-  const Lanes high =
-      __builtin_shufflevector(front, back, (count / 2 + Is / 2 + Is % 2 * count)...);
-  __builtin_memcpy(drawn, &low, sizeof low);
-  __builtin_memcpy(drawn + 2 * count, &high, sizeof high);
+  // Registers as long as those that read the words, which would wait for halves of them.
+  if constexpr (2 * sizeof(Lanes) <= kRegisterBytes) {
+    interleave<0>(front, back, drawn, typename UpTo<2 * count>::Type());
+  } else {
+    interleave<0>(front, back, drawn, typename UpTo<count>::Type());
+    interleave<count>(front, back, drawn + 2 * count, typename UpTo<count>::Type());
+  }
 }
 
 // tf::words, one register of lanes at a time.

@@ -66,6 +66,7 @@ def kernels() -> Sequence[Kernel]:
     fusions = [column_statistics(25088, columns) for columns in (16, 48, 256, 1056)]
     fusions += [normalized(4096, channels).fusion for channels in (16, 48, 256)]
     fusions.append(short_rows())
+    fusions += [with_noise(dtype) for dtype in (DataType.BFloat16, DataType.Float)]
     for fusion in fusions:
         plan = CompiledFusion(fusion).plan()
         found += [k.kernel for k in generate_kernels(plan, device).values()]
@@ -78,6 +79,16 @@ def short_rows() -> Fusion:
     x, y = (b.tensor([1000, 8], DataType.BFloat16) for _ in range(2))
     b.output(b.cast_tensor(b.pointwise("add", x, y), DataType.BFloat16))  # type: ignore[arg-type]
     b.output(b.reduce("sum", x, [0]))
+    return b.build()
+
+
+def with_noise(dtype: DataType) -> Fusion:
+    """Random numbers of whole vectors, of four and of eight Philox calls."""
+    b = FusionBuilder()
+    x = b.tensor([1000, 512], dtype)
+    state = b.scalar(None, DataType.Int), b.scalar(None, DataType.Int)
+    drawn = b.random("uniform", [1000, 512], (0.0, 1.0), state, dtype)
+    b.output(b.cast_tensor(b.pointwise("mul", x, drawn), dtype))  # type: ignore[arg-type]
     return b.build()
 
 
