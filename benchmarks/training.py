@@ -16,7 +16,7 @@ import thunder_fuser
 from benchmarks.contenders import COMPILED, EAGER, OURS, Program, compiled_by_torch, failure
 from benchmarks.table import Column, Table
 from benchmarks.timing import Call, clock_for, interleaved
-from tests.zoo.models import MODELS, Model, Sizes
+from tests.zoo.models import MODELS, Model, Sizes, in_float64
 from thunder_fuser import log
 
 _TEXT = Sizes(2, 512, 8, 256, 2048, 1000, batch=2)
@@ -119,7 +119,8 @@ def _expected(net: nn.Module, batch: Sequence[Tensor]) -> tuple[list[Tensor], fl
     """Gradients in float64, and how far a contender's may be from them."""
     exact = copy.deepcopy(net).double()
     given = [x.double() if x.is_floating_point() else x for x in batch]
-    expected = _gradients(exact, exact, given)
+    with in_float64():
+        expected = _gradients(exact, exact, given)
     eager = copy.deepcopy(net)
     off = _distance(_gradients(eager, eager, batch), expected)
     return expected, 2 * off + 4 * torch.finfo(next(net.parameters()).dtype).eps

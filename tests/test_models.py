@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.models import kept
 from tests.frontends.thunder.programs import as_double, jit
-from tests.zoo.models import MODELS, Model
+from tests.zoo.models import MODELS, Model, in_float64
 from thunder_fuser import refusals
 
 # Matrix products and what goes with them; writes at places that data decide; sorts.
@@ -48,7 +48,8 @@ def test_gradients_are_as_near_to_the_truth_as_in_eager(model: Model, cast: bool
     compiled = jit(nets[0])
     with torch.autocast("cpu", torch.bfloat16, enabled=cast):
         losses = [compiled(*batch), nets[1](*batch)]
-    losses.append(nets[2](*map(as_double, batch)))
+    with in_float64():
+        losses.append(nets[2](*map(as_double, batch)))
     assert losses[0].dtype == losses[1].dtype == torch.float32
     least = 4 * torch.finfo(torch.bfloat16 if cast else torch.float32).eps
     for loss in losses:

@@ -9,8 +9,10 @@ its loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -437,6 +439,20 @@ def _image(s: Sizes, dtype: torch.dtype, device: str) -> Tensor:
 
 def _time(s: Sizes, device: str) -> Tensor:
     return torch.randint(0, 1000, (s.batch,), device=device)
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Within it a model of float64 parameters computes the truth: `x.float()` gives float64, too,
+    and so do quotients of integers, from which positions and times become waves.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with patch.object(Tensor, "float", Tensor.double):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _text(s: Sizes, dtype: torch.dtype, device: str) -> list[Tensor]:
