@@ -60,11 +60,13 @@ def trained(
     with log.status("training", total=len(chosen)) as status:
         for model, dtype in chosen:
             status.step(model.name)
-            sizes = (
-                model.small if small else model.full if device.type == "cuda" else _HOST[str(model)]
-            )
-            rows.append(_row(model, replace(sizes, dropout=0.0), dtype, device, names, seconds))
+            sizes = replace(model.small if small else _sizes(model, device), dropout=0.0)
+            rows.append(_row(model, sizes, dtype, device, names, seconds))
     return Table(f"Training steps on {device.type}", _NOTE, columns, tuple(rows))
+
+
+def _sizes(model: Model, device: torch.device) -> Sizes:
+    return model.full if device.type == "cuda" else _HOST[model.name]
 
 
 def _row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -392,6 +393,30 @@ def test_guards_of_updates_let_pass_what_lies_apart() -> None:
     assert not any(guard([*many[:j], again[9], *many[j + 1 :]]) for j in (1, 5))
     for k in range(8):
         assert guard_of(many, (), [5])([*many[:8], again[k], *many[9:]]) is (k != 5)
+
+
+def test_guards_of_updates_let_pass_no_range_that_meets_that_of_an_update() -> None:
+    """Random places in one storage: exactly those whose address ranges are apart pass."""
+    rng = random.Random(0)
+    passed = 0
+    for _ in range(300):
+        count = rng.randint(2, 6)
+        lengths = [16 * rng.randint(1, 3) for _ in range(count)]
+        updated = {k for k in range(count) if rng.random() < 0.4}
+        guard = guard_of([torch.zeros(n) for n in lengths], (), updated)
+        whole = torch.zeros(16 * 24)
+        starts = [16 * rng.randint(0, 20) for _ in range(count)]  # of the alignment of the whole
+        views = [whole[a : a + n] for a, n in zip(starts, lengths, strict=True)]
+        ranges = [(a, a + n) for a, n in zip(starts, lengths, strict=True)]
+        meets = any(
+            ranges[k][0] < ranges[j][1] and ranges[j][0] < ranges[k][1]
+            for k in updated
+            for j in range(count)
+            if j != k
+        )
+        assert guard(views) is not meets, (ranges, updated)
+        passed += not meets
+    assert 50 < passed < 250
 
 
 def test_guards_of_updates_know_the_whole_range_of_a_view() -> None:

@@ -24,7 +24,7 @@ from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
-from thunder_fuser.runtime.binding.guards import Guard, guard_of
+from thunder_fuser.runtime.binding.guards import Guard, guard_of, no_guard
 from thunder_fuser.runtime.executable_lru import now
 from thunder_fuser.runtime.fallback import keep_from_torch
 from thunder_fuser.runtime.host.pages import FRESH_BYTES
@@ -102,7 +102,7 @@ class Executable:
         self.used = now()
         self._guards: tuple[Guard, ...] = ()
         targets = {u.target for u in plan.fusion.updates}
-        self._updated = [k for k, x in enumerate(plan.fusion.inputs) if x in targets]
+        self._updated = frozenset(k for k, x in enumerate(plan.fusion.inputs) if x in targets)
         # A CPU may be written "cpu:0".
         self._gpu = device.index if device.type == "cuda" else None
         self._in_torch = in_torch
@@ -135,11 +135,14 @@ class Executable:
         return next((known for known in self._guards if known(inputs)), None)
 
     def new_guard(self, inputs: Sequence[Any], sizes: Sequence[int]) -> Guard:
-        """Make and keep a guard that accepts `inputs`, which are bound and have this executable's
-        key. `sizes` are the positions of sizes among them.
+        """Return a guard for calls like that of `inputs`, which are bound and have this
+        executable's key, and keep it unless it accepts none.
+
+        sizes  positions of sizes among the inputs
         """
         made = guard_of(inputs, sizes, self._updated)
-        self._guards = (made, *self._guards[: _GUARDS - 1])
+        if made is not no_guard:
+            self._guards = (made, *self._guards[: _GUARDS - 1])
         return made
 
     def _is_elsewhere(self) -> bool:

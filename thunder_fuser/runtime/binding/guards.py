@@ -11,7 +11,7 @@ about all others, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import add, and_, itemgetter, le
 from typing import Any
 
@@ -31,7 +31,9 @@ def no_guard(inputs: Sequence[Any]) -> bool:
     return False
 
 
-def guard_of(inputs: Sequence[Any], positions: Sequence[int], updated: Sequence[int] = ()) -> Guard:
+def guard_of(
+    inputs: Sequence[Any], positions: Sequence[int], updated: Collection[int] = ()
+) -> Guard:
     """Return a guard that is True only for inputs with the key of `inputs`, which have been bound,
     and only if the inputs at the positions `updated` may be updated in place.
 
@@ -45,6 +47,10 @@ def guard_of(inputs: Sequence[Any], positions: Sequence[int], updated: Sequence[
         return no_guard
     tensors_of, numbers_of = _picked(tensors, count), _picked(numbers, count)
     known = tensors_of(inputs)
+    address = torch.Tensor.data_ptr
+    may_update = _updates_guard(known, [k in updated for k in tensors]) if updated else None
+    if may_update is not None and not may_update(known, [*map(address, known)]):
+        return no_guard
     same_kinds = make(
         *known,
         dynamic_dims_sizes=[list(x.shape) for x in known],
@@ -55,10 +61,6 @@ def guard_of(inputs: Sequence[Any], positions: Sequence[int], updated: Sequence[
     alignments = [_alignment(x) for x in known]
     masks = [min(2 * a, _LINE) - 1 for a in alignments]
     bits = [a % _LINE for a in alignments]
-    address = torch.Tensor.data_ptr
-    may_update = _updates_guard(known, [k in updated for k in tensors]) if updated else None
-    if may_update is not None and not may_update(known, [*map(address, known)]):
-        return no_guard
 
     def guard(others: Sequence[Any]) -> bool:
         if len(others) != count:

@@ -10,6 +10,9 @@ from weakref import WeakKeyDictionary
 from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
 
+OUTSIDE = "compile the functions or modules around it, and call it outside of them"
+"""Way out for a call that a trace cannot hold."""
+
 
 class UntraceableError(NotImplementedError):
     """Raised where torch can run what a program does, and a trace cannot hold it."""
@@ -17,6 +20,13 @@ class UntraceableError(NotImplementedError):
 
 class UnknownNumbersError(UntraceableError):
     """Raised where a trace would need the numbers in a tensor: for a size, or a branch."""
+
+    @classmethod
+    def of_size(cls, name: object) -> UnknownNumbersError:
+        """Return the error of a call of `name`, whose result has a size that they decide."""
+        return cls(
+            f"{name}: the size of its result depends on the numbers in its operands; {OUTSIDE}"
+        )
 
 
 def is_patched() -> bool:

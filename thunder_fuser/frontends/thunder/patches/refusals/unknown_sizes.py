@@ -35,7 +35,7 @@ _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
     if _has_unknown_size(fn) or _decides_size(fn, args, kwargs):
-        return interpreter.do_raise(_refusal(fn.__name__))
+        return interpreter.do_raise(UnknownNumbersError.of_size(fn.__name__))
     return original(fn, *args, **kwargs)
 
 
@@ -51,7 +51,7 @@ def _decides_size(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
     if is_patched():
-        raise _refusal(name)
+        raise UnknownNumbersError.of_size(name)
     return original(*args, **kwargs)
 
 
@@ -61,15 +61,8 @@ def _indexed(original: Function, x: Any, /, key: Sequence[Any]) -> Any:
     """
     masks = [k for k in key if isinstance(k, TensorProxy) and k.dtype in (bool8, uint8)]
     if masks and is_patched():
-        raise _refusal("x[mask]")
+        raise UnknownNumbersError.of_size("x[mask]")
     return original(x, key)
-
-
-def _refusal(name: str) -> UnknownNumbersError:
-    return UnknownNumbersError(
-        f"{name}: the size of its result depends on the numbers in its operands; compile the "
-        "functions or modules around it, and call it outside of them"
-    )
 
 
 _OPERATORS: Mapping[str, str] = {"unique": "unique_dim"}

@@ -20,7 +20,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, computes
-from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, ask_first
+from thunder_fuser.frontends.thunder.patches.patched import (
+    OUTSIDE,
+    UnknownNumbersError,
+    ask_first,
+)
 
 Function = Callable[..., Any]
 
@@ -28,7 +32,6 @@ _KNOWN: dict[Any, Any] = jit_ext._torch_to_thunder_function_map
 _OF_TORCH = frozenset(("aten", "prim", "prims", "profiler", "rngprims", "inductor", "debugprims"))
 _COLLECTIVES = ("c10d", "fsdp", "symm_mem")
 _OF_UNKNOWN_SIZES = (DataDependentOutputException, DynamicOutputShapeException)
-_OUTSIDE = "compile the functions or modules around it, and call it outside of them"
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,11 +57,11 @@ def _refused(packet: OpOverloadPacket) -> str:
     if not computes(packet):
         return (
             "the operator updates its operands, returns views of them, or no tensor, as its schema "
-            f"says; {_OUTSIDE}"
+            f"says; {OUTSIDE}"
         )
     overloads = (getattr(packet, name) for name in packet.overloads())
     if any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads):
-        return f"the operator draws random numbers, as its tags say; {_OUTSIDE}"
+        return f"the operator draws random numbers, as its tags say; {OUTSIDE}"
     return ""
 
 
@@ -70,10 +73,7 @@ def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
         # Thunder's, of what the operator raised on tensors without values.
         cause = error.__cause__
         if isinstance(cause, _OF_UNKNOWN_SIZES):
-            raise UnknownNumbersError(
-                f"{function}: the size of its result depends on the numbers in its operands; "
-                + _OUTSIDE
-            ) from error
+            raise UnknownNumbersError.of_size(function) from error
         raise cause or error from None
 
 
