@@ -1,7 +1,7 @@
 """Compilation pipeline from a Fusion to kernel launches, one call per stage:
 
-    specialise -> passes -> plan -> schedule -> lower -> launch-bound hint -> generate -> compile
-    -> link
+    specialise -> passes -> plan -> schedule -> lower -> launch-bound hint -> parameters for sizes
+    that vary -> generate -> compile -> link
 
 Each stage is a function from one value to the next and does not modify its input. Every
 intermediate value is passed to `watch` (observers.py): logs, dumped files, other observers.
@@ -26,6 +26,7 @@ from thunder_fuser.kernel_ir.verify import verify
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.binding.bind import Binding
 from thunder_fuser.runtime.binding.open_sizes import plan_open
+from thunder_fuser.runtime.compilation.dynamic_sizes import Sizes
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.fallback import Failures, left_to_torch
 from thunder_fuser.runtime.target import Launch, Target, on_device, planned_for, target_for
@@ -51,18 +52,26 @@ class GeneratedPlan:
     failures: Failures
 
 
-def generate_plan(fusion: Fusion, binding: Binding, name: str) -> GeneratedPlan:
-    """Plan `fusion` for the sizes, layouts and device of `binding`, and generate its kernels."""
+def generate_plan(
+    fusion: Fusion, binding: Binding, name: str, sizes: Sizes | None = None
+) -> GeneratedPlan:
+    """Plan `fusion` for the sizes, layouts and device of `binding`, and generate its kernels;
+    `sizes`: with parameters for what varies between these sizes of a program and others.
+    """
     watch = Watch(name, fusion)
     plan = plan_bound(fusion, binding, watch)
-    return _generated_plan(plan, binding.device, target_for(binding.device), watch)
+    return _generated_plan(plan, binding.device, target_for(binding.device), watch, sizes)
 
 
 def _generated_plan(
-    plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch
+    plan: SegmentedFusion,
+    device: torch.device,
+    target: Target,
+    watch: Watch,
+    sizes: Sizes | None = None,
 ) -> GeneratedPlan:
     failures = Failures()
-    kernels = generate_kernels(plan, target.device_info(device), watch, failures)
+    kernels = generate_kernels(plan, target.device_info(device), watch, failures, sizes)
     return GeneratedPlan(plan, device, kernels, watch, failures)
 
 
@@ -133,9 +142,10 @@ def generate_kernels(
     device: DeviceInfo,
     watch: Watch | None = None,
     failures: Failures | None = None,
+    sizes: Sizes | None = None,
 ) -> dict[int, GeneratedKernel]:
     """Generate the source of each segment's kernel, by segment index; needs no compiler and no GPU.
-    Equal segments share one kernel.
+    Equal segments share one kernel. `sizes`: which of a program's sizes they are for, if they vary.
     """
     watch = watch or Watch("plan", plan)
     failures = failures or Failures(tolerant=False)
@@ -147,18 +157,22 @@ def generate_kernels(
         with failures.of(segment.index):
             key = segment.kernel_key
             if key not in known:
-                known[key] = _generated(segment, device, watch)
+                known[key] = _generated(segment, device, watch, sizes)
             found[segment.index] = known[key].bound_to(segment.values)
     return found
 
 
-def _generated(segment: Segment, device: DeviceInfo, watch: Watch) -> GeneratedKernel:
+def _generated(
+    segment: Segment, device: DeviceInfo, watch: Watch, sizes: Sizes | None
+) -> GeneratedKernel:
     detail = f"segment {segment.index}"
     schedule = schedule_segment(segment, device)
     watch("schedule", schedule, detail=f"{detail} on {device.name}")
     body = segment.body
     kernel = lower(schedule, body.updates, body.definitions)
     kernel = asking_for_occupancy(kernel, device)
+    if sizes is not None:
+        kernel = sizes.adapted(kernel)
     if current().verify:
         verify(kernel)
     watch("kernel ir", kernel, detail=detail)

@@ -32,6 +32,7 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.binding.bind import (
+    Binding,
     Key,
     bind,
     bind_dense,
@@ -41,6 +42,7 @@ from thunder_fuser.runtime.binding.bind import (
 )
 from thunder_fuser.runtime.binding.guards import Guard, no_guard
 from thunder_fuser.runtime.binding.modes import is_transformed, without_modes
+from thunder_fuser.runtime.compilation.dynamic_sizes import DynamicSizes, Sizes
 from thunder_fuser.runtime.executable import Executable, ExecutableInfo
 from thunder_fuser.runtime.executable_lru import EXECUTABLES, now
 from thunder_fuser.runtime.fallback import is_final, keep_from_torch
@@ -72,9 +74,13 @@ class CompiledFusion:
     ahead   called before a compilation, to compile all fusions of the trace together
     """
 
-    def __init__(self, fusion: Fusion, name: str = "fusion") -> None:
+    def __init__(
+        self, fusion: Fusion, name: str = "fusion", sizes_of_program: Sizes | None = None
+    ) -> None:
+        """`sizes_of_program`: of a fusion that is part of a program for some of its sizes."""
         self.fusion = fusion
         self.name = name
+        self._sizes_of_program = sizes_of_program
         self._sizes = size_inputs(fusion)
         self.latest: ExecutableInfo | None = None
         self.among: Pieces | None = None
@@ -85,6 +91,7 @@ class CompiledFusion:
         self._made: list[Executable] = []
         self._dense: dict[tuple[torch.device | None, Options], SegmentedFusion] = {}
         self._lock = Lock()
+        self._history = DynamicSizes()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fusion, its name and the plan of the last call, but no executables."""
@@ -240,7 +247,8 @@ class CompiledFusion:
             return ()
         binding = bind_dense(self.fusion, device)
         with self._lock, without_modes():
-            generated = generate_plan(self.fusion, binding, self.name)
+            sizes = self._numbered(binding)
+            generated = generate_plan(self.fusion, binding, self.name, sizes)
             self._generated[current(), binding.key] = generated
         return tuple(made.kernel for made in generated.kernels.values())
 
@@ -267,11 +275,22 @@ class CompiledFusion:
                 if found is None:
                     generated = self._generated.pop((current(), binding.key), None)
                     self._generated.clear()
-                    found = link_plan(generated or generate_plan(fusion, binding, self.name))
+                    if generated is None:
+                        sizes = self._numbered(binding)
+                        generated = generate_plan(fusion, binding, self.name, sizes)
+                    found = link_plan(generated)
                     table[key] = found
                     self._made.append(found)
                     EXECUTABLES.admit(found, self)
             return found
+
+    def _numbered(self, binding: Binding) -> Sizes | None:
+        """Return the sizes of a call among those of this program; None if sizes are compiled in."""
+        if not current().dynamic_sizes:
+            return None
+        if self._sizes_of_program is not None:
+            return self._sizes_of_program
+        return None if self.fusion.is_static else self._history.of(tuple(binding.sizes.items()))
 
     def _watch(self) -> Watch:
         return Watch(self.name, self.fusion)

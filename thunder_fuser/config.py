@@ -85,6 +85,9 @@ class Options:
     clusters: bool = _option(
         True, "let blocks of a GPU's kernel share rows as thread block clusters, where it has these"
     )
+    dynamic_sizes: bool = _option(
+        True, "reuse kernels for further sizes of a program; 0: compile them anew for each size"
+    )
     cxx: str | None = _option(None, "host C++ compiler; unset: $CXX, g++, clang++, zig in turn")
     host_threads: int | None = _option(
         None, "CPU threads that run blocks; unset: torch's number", minimum=1

@@ -70,8 +70,8 @@ class ExpressionsC:
         return f"({left} < {right} ? {left} : {right})"
 
     def _clamped_add(self, e: ir.ClampedAdd) -> str:
-        start, bound = self._of(e.start), self._of(e.bound)
-        return f"({bound} - {start} > {e.step} ? {start} + {e.step} : {bound})"
+        start, step, bound = map(self._of, (e.start, e.step, e.bound))
+        return f"({bound} - {start} > {step} ? {start} + {step} : {bound})"
 
     def _mapped_rank(self, e: ir.MappedRank) -> str:
         place, rank = self._of(e.address), self._of(e.rank)
@@ -146,7 +146,7 @@ class ExpressionsC:
 
     def _reduce_partials(self, e: ir.ReducePartials) -> str:
         ctype_, name = self._type(e.reducer), self._name(e.reducer)
-        part = f"p_[i_ * (long long){e.stride} + {self._of(e.point)}]"
+        part = f"p_[i_ * (long long){self._of(e.stride)} + {self._of(e.point)}]"
         head = f"{ctype_} *p_ = (void *)({self._of(e.parts)}), all_ = {reducers.start(e.reducer)};"
         loop = f"for (int i_ = 0; i_ < {e.count}; ++i_) all_ = combine_{name}(all_, {part});"
         return f"({{ {head} {loop} all_; }})"
@@ -183,9 +183,9 @@ class ExpressionsC:
         ir.Narrow: lambda s, e: s._narrowed(s._of(e.value), e.dtype),
         ir.Apply: _apply,
         ir.DivideByConstant: lambda s, e: (
-            f"({{ float x_ = {s._of(e.value)}; fmaf(x_, {e.high!r}f, x_ * {e.low!r}f); }})"
+            f"({{ float x_ = {s._of(e.value)}; fmaf(x_, {s._of(e.high)}, x_ * {s._of(e.low)}); }})"
         ),
-        ir.CheckedPosition: lambda s, e: f"checked_position({s._of(e.value)}, {e.extent})",
+        ir.CheckedPosition: lambda s, e: f"checked_position({s._of(e.value)}, {s._of(e.extent)})",
         ir.AsElement: lambda s, e: f"({reducers.element(e.reducer)})({s._of(e.value)})",
         ir.InitAccumulator: _init_accumulator,
         ir.Accumulate: _accumulate,

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from thunder_fuser.codegen.cuda_statements import CudaText, header_files, indented
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.ir.fusion import Scalar, TensorView
-from thunder_fuser.kernel_ir import Bound, KernelIR, Parameter, Scratch
+from thunder_fuser.kernel_ir import Bound, Constant, KernelIR, Parameter, Scratch
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedKernel:
     """A kernel and its arguments, in the order of `kernel.params`.
 
-    A tensor or workspace is passed as its data pointer, a scalar input or CPU scalar tensor as its
-    value; a complex scalar takes two parameters, the real and the imaginary part.
+    A tensor or workspace is passed as its data pointer, a scalar input, CPU scalar tensor or
+    constant as its value; a complex scalar takes two parameters, the real and the imaginary part.
     """
 
     kernel: Kernel
@@ -25,7 +25,8 @@ class GeneratedKernel:
 
     def bound_to(self, values: Sequence[TensorView | Scalar]) -> GeneratedKernel:
         """Return the kernel with other arguments: values[id] instead of the value `id`."""
-        bound = (b if isinstance(b, Scratch) else values[b.id] for b in self.arguments)
+        own = Scratch | Constant
+        bound = (b if isinstance(b, own) else values[b.id] for b in self.arguments)
         return GeneratedKernel(self.kernel, tuple(bound))
 
 

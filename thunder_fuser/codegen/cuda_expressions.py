@@ -102,7 +102,9 @@ class CudaExpressions:
 
     def _unsigned_binary(self, e: ir.UnsignedBinary) -> str:
         if isinstance(e.left, ir.LaunchIndex):
-            return f"{_LAUNCH[e.left]} {e.op} {self.text(e.right)}u"
+            right = self._factor(e.right, 4)
+            right = f"{right}u" if isinstance(e.right, ir.Int) else f"({self._unsigned}){right}"
+            return f"{_LAUNCH[e.left]} {e.op} {right}"
         left = self.text(e.left)
         if not isinstance(e.left, ir.UnsignedBinary):
             left = f"({self._unsigned}){self._factor(e.left, 4)}"
@@ -116,7 +118,8 @@ class CudaExpressions:
 
     def _clamped_add(self, e: ir.ClampedAdd) -> str:
         start, bound = self.text(e.start), self._factor(e.bound, 2)
-        return f"{bound} - {start} > {e.step} ? {start} + {e.step} : {bound}"
+        step = self._factor(e.step, 3)
+        return f"{bound} - {start} > {step} ? {start} + {step} : {bound}"
 
     def _int_cast(self, e: ir.IntCast) -> str:
         return f"({e.dtype.ctype}){self._factor(e.value, 4)}"
@@ -188,16 +191,16 @@ class CudaExpressions:
 
     def _divide_by_constant(self, e: ir.DivideByConstant) -> str:
         self.headers.add("math")
-        parts = (literal(part, DataType.Float) for part in (e.high, e.low))
-        return f"tf::divide_by_constant({self._number(e.value)}, {', '.join(parts)})"
+        high, low = self.text(e.high), self.text(e.low)
+        return f"tf::divide_by_constant({self._number(e.value)}, {high}, {low})"
 
     def _make_complex(self, e: ir.MakeComplex) -> str:
         return f"{self.ctype(e.dtype)}{{{self.text(e.real)}, {self.text(e.imag)}}}"
 
     def _checked_position(self, e: ir.CheckedPosition) -> str:
         self.headers.add("gather")
-        value, needed = self._number(e.value), self.text(e.needed)
-        return f'tf::checked_position({value}, {e.extent}, {needed}, "{e.error}")'
+        numbers = f"{self._number(e.value)}, {self.text(e.extent)}, {self.text(e.needed)}"
+        return f'tf::checked_position({numbers}, "{e.error}")'
 
     def _dynamic_register(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f" + {self.text(e.begin)}"
@@ -291,8 +294,8 @@ class CudaExpressions:
     def _reduce_partials(self, e: ir.ReducePartials) -> str:
         self.synchronises = True
         shape = f"{functor_of(e.reducer)}, {shape_of_parts(e)}"
-        parts, point, slots = map(self.text, (e.parts, e.point, e.slots))
-        return f"tf::reduce_partials<{shape}>({parts}, {e.stride}, {point}, {slots})"
+        arguments = ", ".join(map(self.text, (e.parts, e.stride, e.point, e.slots)))
+        return f"tf::reduce_partials<{shape}>({arguments})"
 
     EXPRESSIONS: ClassVar[dict[type, Callable[[CudaExpressions, Any], str]]] = {
         ir.LaunchIndex: _launch_index,

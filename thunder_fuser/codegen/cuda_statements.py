@@ -175,7 +175,8 @@ class CudaText(CudaExpressions):
 
     def _grid_barrier(self, s: ir.GridBarrier) -> list[str]:
         self.synchronises = self.cooperates = True
-        return [f"tf::grid_barrier({s.blocks}u);"]
+        blocks = self.text(s.blocks)
+        return [f"tf::grid_barrier({blocks}{'u' if isinstance(s.blocks, ir.Int) else ''});"]
 
     def _transpose_tile(self, s: ir.TransposeTile) -> list[str]:
         self.headers.add("tile")
@@ -210,7 +211,7 @@ class CudaText(CudaExpressions):
                 place = f"{self.text(each.parts)}, {slots}"
                 found.append(f"auto {name} = tf::partials<{functor}>({place});")
                 function = f"tf::reduce_partials<{shape_of_parts(each)}>"
-                who = [str(each.stride), self.text(each.point)]
+                who = [self.text(each.stride), self.text(each.point)]
             values.append(f"const {ctype} {let.name} = {name}.value;")
             names.append(name)
         return [*found, f"{function}({', '.join([*who, *names])});", *values]

@@ -58,6 +58,7 @@ from thunder_fuser.kernel_ir.expressions import equal as equal
 from thunder_fuser.kernel_ir.expressions import less as less
 from thunder_fuser.kernel_ir.expressions import times as times
 from thunder_fuser.kernel_ir.kernel import Bound as Bound
+from thunder_fuser.kernel_ir.kernel import Constant as Constant
 from thunder_fuser.kernel_ir.kernel import KernelIR as KernelIR
 from thunder_fuser.kernel_ir.kernel import Parameter as Parameter
 from thunder_fuser.kernel_ir.kernel import Scratch as Scratch

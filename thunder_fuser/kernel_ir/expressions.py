@@ -89,7 +89,7 @@ class ClampedAdd:
     """min(start + step, bound) without overflow, for `start` below `bound`."""
 
     start: Expr
-    step: int
+    step: Expr
     bound: Expr
 
 
@@ -233,8 +233,8 @@ class DivideByConstant:
     """x / y in fp32 as fma(x, high, x * low), which has the same bits (constant_division.py)."""
 
     value: Expr
-    high: float
-    low: float
+    high: Expr
+    low: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class CheckedPosition:
     """
 
     value: Expr
-    extent: int
+    extent: Expr
     needed: Expr
     error: str
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
@@ -17,7 +17,22 @@ class Scratch:
     bytes: int
 
 
-Bound = TensorView | Scalar | Scratch
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Constant of a kernel, as the argument of the parameter that takes its place.
+
+    text       its exact value, with the sign of zeros
+    dtype      its dtype; of indices the kernel's
+    parameter  name of the parameter; "" for a constant in the kernel's text
+    """
+
+    text: str
+    dtype: DataType
+    value: int | float = field(compare=False)
+    parameter: str = ""
+
+
+Bound = TensorView | Scalar | Scratch | Constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +40,7 @@ class Parameter:
     """Kernel parameter: a pointer to memory, or a scalar.
 
     dtype    of the elements, or of the scalar; None for a workspace
-    bound    tensor, scalar or workspace that is passed
+    bound    tensor, scalar, workspace or constant that is passed
     written  the kernel writes this memory
     aliased  the memory may be accessed through two parameters: no __restrict__
     """

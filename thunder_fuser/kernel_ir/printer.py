@@ -91,7 +91,7 @@ class ListingText:
         return f"{self._factor(e.left, binds)} {e.op} {self._factor(e.right, binds + 1)}"
 
     def _clamped_add(self, e: ir.ClampedAdd) -> str:
-        return f"min({self._of(e.start)} + {e.step}, {self._of(e.bound)})"
+        return f"min({self._of(e.start)} + {self._factor(e.step, 3)}, {self._of(e.bound)})"
 
     def _select(self, e: ir.Select) -> str:
         outside = self._of(e.outside)
@@ -101,10 +101,15 @@ class ListingText:
         place = "" if e.position is None else f" at {self._of(e.position)}"
         return f"{e.reducer.op}.take({self._all(e.accumulator, e.element)}{place})"
 
+    def _divide_by_constant(self, e: ir.DivideByConstant) -> str:
+        match e:
+            case ir.DivideByConstant(value, ir.Literal(float(high)), ir.Literal(float(low))):
+                return f"{self._of(value)} / ~{1 / (high + low):.9g}"
+        return f"{self._of(e.value)} * ({self._of(e.high)} + {self._of(e.low)})"
+
     def _checked_position(self, e: ir.CheckedPosition) -> str:
-        return (
-            f"checked_position({self._of(e.value)}, below {e.extent}, where {self._of(e.needed)})"
-        )
+        extent, needed = self._of(e.extent), self._of(e.needed)
+        return f"checked_position({self._of(e.value)}, below {extent}, where {needed})"
 
     def _dynamic_register(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f"{self._of(e.begin)} + "
@@ -120,7 +125,8 @@ class ListingText:
         )
 
     def _reduce_partials(self, e: ir.ReducePartials) -> str:
-        place = f"{self._of(e.parts)}[{self._of(e.point)}], {e.count} parts {e.stride} apart"
+        parts = f"{e.count} parts {self._of(e.stride)} apart"
+        place = f"{self._of(e.parts)}[{self._of(e.point)}], {parts}"
         return f"reduce_partials {e.reducer.op}({place})"
 
     EXPRESSIONS: ClassVar[dict[type, Callable[[ListingText, Any], str]]] = {
@@ -148,7 +154,7 @@ class ListingText:
         ir.Round: lambda s, e: f"round({s._of(e.value)} to {e.dtype.name})",
         ir.Narrow: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
         ir.Apply: lambda s, e: f"{'brief ' if e.brief else ''}{e.op}({s._all(*e.operands)})",
-        ir.DivideByConstant: lambda s, e: f"{s._of(e.value)} / ~{1 / (e.high + e.low):.9g}",
+        ir.DivideByConstant: _divide_by_constant,
         ir.MakeComplex: lambda s, e: f"{e.dtype.name}({s._all(e.real, e.imag)})",
         ir.CheckedPosition: _checked_position,
         ir.DynamicRegister: _dynamic_register,
@@ -256,7 +262,7 @@ class ListingText:
         ir.Barrier: lambda x, s: ["barrier"],
         ir.ClusterArrive: lambda x, s: ["cluster arrive"],
         ir.ClusterWait: lambda x, s: [f"cluster wait, {s.blocks} blocks"],
-        ir.GridBarrier: lambda x, s: [f"grid barrier of {s.blocks:,} blocks"],
+        ir.GridBarrier: lambda x, s: [f"grid barrier of {x._of(s.blocks)} blocks"],
         ir.TransposeTile: _transpose_tile,
         ir.TileStore: lambda x, s: [
             f"{s.tile}.store({x._all(s.row, s.column)}): {x._of(s.source)}"

@@ -131,7 +131,7 @@ class ReducePartials:
     points: int
     count: int
     parts: Expr
-    stride: int
+    stride: Expr
     point: Expr
     slots: Expr
 

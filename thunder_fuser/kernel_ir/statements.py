@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import get_args
 
 from thunder_fuser.ir.dtypes import DataType
@@ -23,11 +23,11 @@ _ZERO = Int(0)
 class Comment:
     """Comment on the statements that follow.
 
-    line  source lines of the user's program that they come from: "model.py:12"
+    line  source lines of the user's program that they come from: "model.py:12"; not compared
     """
 
     text: str
-    line: str = ""
+    line: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class ClusterWait:
 class GridBarrier:
     """Grid barrier over all threads of all `blocks`; the launch is cooperative."""
 
-    blocks: int
+    blocks: Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,10 @@ def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
         return None
     value = rounded(divisor.value, DataType.Float)
     parts = None if isinstance(value, complex) else reciprocal(float(value))
-    return None if parts is None else ir.DivideByConstant(dividend, *parts)
+    if parts is None:
+        return None
+    high, low = (ir.Literal(part, DataType.Float) for part in parts)
+    return ir.DivideByConstant(dividend, high, low)
 
 
 def _exact_before_rounding(node: Compute, known: Mapping[int, Exact]) -> Exact:

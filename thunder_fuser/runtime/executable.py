@@ -22,7 +22,7 @@ from thunder_fuser.config import current
 from thunder_fuser.errors import FuserIndexError, Refusal
 from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
-from thunder_fuser.kernel_ir import Scratch
+from thunder_fuser.kernel_ir import Constant, Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.binding.guards import Guard, guard_of, no_guard
 from thunder_fuser.runtime.executable_lru import now
@@ -283,6 +283,7 @@ class Executable:
     def _launch(self, segment: int, launch: Launch, generated: GeneratedKernel) -> list[Step]:
         pointers: list[Pointer] = []
         scalars: list[Read] = []
+        constants: list[int | float] = []
         before: list[Step] = []
         after: list[Step] = []
         params = iter(generated.kernel.params)
@@ -293,6 +294,9 @@ class Executable:
                 before.append(self._provide(bound, slot))
                 after.append(steps.free(slot))
                 pointers.append(Pointer(slot))
+                continue
+            if isinstance(bound, Constant):
+                constants.append(bound.value)
                 continue
             if is_pointer:
                 assert isinstance(bound, TensorView)
@@ -307,7 +311,7 @@ class Executable:
                 scalars.append(read)
         guarded = current().host_debug and self.device.type == "cpu"
         make = steps.guarded_launch if guarded else steps.launch
-        step = make(launch, pointers, scalars)
+        step = make(launch, pointers, scalars, constants)
         self._launched[step] = segment
         return [*before, step, *after]
 

@@ -125,26 +125,36 @@ def items(slots: Sequence[Slot]) -> Callable[[Values], Sequence[Any]]:
     return lambda values: [values[k] for k in slots]
 
 
-def launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
-    """Launch a kernel: addresses of tensors, then scalars."""
+def launch(
+    kernel: Launch,
+    pointers: Sequence[Pointer],
+    scalars: Sequence[Read],
+    constants: Sequence[int | float] = (),
+) -> Step:
+    """Launch a kernel: addresses of tensors, then scalars, then constants."""
     pointed = items([p.slot for p in pointers])
     offsets = [p.offset for p in pointers]
     address = torch.Tensor.data_ptr
     if not (scalars or any(offsets)):
 
         def step(values: Values) -> None:
-            kernel(*map(address, pointed(values)))
+            kernel(*map(address, pointed(values)), *constants)
 
         return step
 
     def step_with_more(values: Values) -> None:
         numbers = [read(values) for read in scalars]
-        kernel(*map(add, map(address, pointed(values)), offsets), *numbers)
+        kernel(*map(add, map(address, pointed(values)), offsets), *numbers, *constants)
 
     return step_with_more
 
 
-def guarded_launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
+def guarded_launch(
+    kernel: Launch,
+    pointers: Sequence[Pointer],
+    scalars: Sequence[Read],
+    constants: Sequence[int | float] = (),
+) -> Step:
     """Launch on the host with guard pages, so that accesses out of a tensor's bounds are errors."""
     # Imported on demand: only for debugging, and only on the host.
     from thunder_fuser.runtime.host.debug import debug_launch
@@ -154,7 +164,7 @@ def guarded_launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequenc
 
     def step(values: Values) -> None:
         tensors = [_pointed_to(p, values) for p in pointers]
-        debug_launch(kernel, [*tensors, *(read(values) for read in scalars)])
+        debug_launch(kernel, [*tensors, *(read(values) for read in scalars), *constants])
 
     return step
 

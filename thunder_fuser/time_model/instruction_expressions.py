@@ -92,11 +92,12 @@ class ExpressionMix(IndexMix):
 
     def _checked_position(self, e: ir.CheckedPosition) -> Value:
         operands = [self.register(self.expr(x)) for x in (e.value, e.needed)]
+        extent = self.form(e.extent).const
 
         def sample() -> Sample | None:
-            return scattered_warps(e.extent) if operands[0].is_uniform else None
+            return scattered_warps(extent) if operands[0].is_uniform else None
 
-        key = ("position", e.extent, *operands)
+        key = ("position", extent, *operands)
         found = self.values.number(key, table.mix(0, 3, 0, 1), operands, sample=sample)
         return Form(0, ((found, 1),))
 

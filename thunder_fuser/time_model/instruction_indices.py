@@ -99,7 +99,7 @@ class IndexMix(MemoryMix):
 
     def _clamped_add(self, e: ir.ClampedAdd) -> Value:
         start = self.form(e.start)
-        return self._chosen(("advanced",), start.plus(Form(e.step)), self.form(e.bound))
+        return self._chosen(("advanced",), start.plus(self.form(e.step)), self.form(e.bound))
 
     def _chosen(self, key: tuple[str, ...], left: Form, right: Form) -> Form:
         if not (left.terms or right.terms):

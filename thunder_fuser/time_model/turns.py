@@ -47,7 +47,8 @@ class _Block:
             case ir.Min(left=left, right=right):
                 return min(self.value(left, names), self.value(right, names))
             case ir.ClampedAdd(start=start, step=step, bound=bound):
-                return min(self.value(start, names) + step, self.value(bound, names))
+                following = self.value(start, names) + self.value(step, names)
+                return min(following, self.value(bound, names))
             case ir.Binary(op=op, left=left, right=right) if op in _OPERATORS:
                 return _OPERATORS[op](self.value(left, names), self.value(right, names))
             case ir.UnsignedBinary(op=op, left=left, right=right) if op in _OPERATORS:

@@ -30,6 +30,7 @@ from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.binding.bind import bind
 from thunder_fuser.runtime.binding.modes import is_forward_mode, is_transformed, wants_operations
+from thunder_fuser.runtime.compilation.dynamic_sizes import Sizes
 from thunder_fuser.runtime.fallback import (
     is_final,
     is_replaceable,
@@ -49,6 +50,18 @@ _MOST_DOUBLINGS = 10
 _OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
 
 
+class KnownFusions:
+    """Compiled fusions of a trace, by signature and by fusion: the layers of a model are equal
+    fusions, which are built, planned and compiled once.
+
+    sizes  sizes of the traced function that the trace is for; None if it has no others
+    """
+
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        self.sizes = sizes
+        self.by_key: dict[Hashable, CompiledFusion] = {}
+
+
 class FusionCall:
     """A fusion that runs on positional arguments and returns a list with all of its outputs.
 
@@ -59,14 +72,12 @@ class FusionCall:
         self,
         name: str,
         program: RegionProgram,
-        known: dict[Hashable, CompiledFusion] | None = None,
+        known: KnownFusions | None = None,
     ) -> None:
-        """`known`: compiled fusions of the same trace, by signature and by fusion. The layers of a
-        model are equal fusions, which are built, planned and compiled once.
-        """
+        """`known`: compiled fusions of the same trace."""
         self.name = name
         self.device = program.device
-        self.compiled, self._fusion = _compiled(name, program, {} if known is None else known)
+        self.compiled, self._fusion = _compiled(name, program, known or KnownFusions())
         self._program: RegionProgram | None = program
         # Calls that run in torch before the kernels are tried again: forever after a bug.
         self._pause: float = 0
@@ -223,16 +234,16 @@ class FusionCall:
 
 
 def _compiled(
-    name: str, program: RegionProgram, known: dict[Hashable, CompiledFusion]
+    name: str, program: RegionProgram, known: KnownFusions
 ) -> tuple[CompiledFusion, Fusion | None]:
     """Return the compiled fusion of a region, and its Fusion if that had to be built."""
     signature = program.signature
-    if signature is not None and signature in known:
-        return known[signature], None
+    if signature is not None and signature in known.by_key:
+        return known.by_key[signature], None
     fusion = program.build()
-    found = known.setdefault(fusion, CompiledFusion(fusion, name))
+    found = known.by_key.setdefault(fusion, CompiledFusion(fusion, name, known.sizes))
     if signature is not None:
-        known[signature] = found
+        known.by_key[signature] = found
     return found, fusion
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,6 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, get_executor, register_executor
 
-from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
 from thunder_fuser.frontends.thunder import jit_options, repro
@@ -34,7 +33,7 @@ from thunder_fuser.frontends.thunder.autograd import (
     indexing,
 )
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
-from thunder_fuser.frontends.thunder.call import FusionCall
+from thunder_fuser.frontends.thunder.call import FusionCall, KnownFusions
 from thunder_fuser.frontends.thunder.claims.table import (
     TABLE,
     flatten,
@@ -44,6 +43,7 @@ from thunder_fuser.frontends.thunder.claims.table import (
     role,
 )
 from thunder_fuser.frontends.thunder.distributed import data_parallel
+from thunder_fuser.frontends.thunder.dynamic_sizes import sizes_of
 from thunder_fuser.frontends.thunder.first_calls import compile_together
 from thunder_fuser.frontends.thunder.fuel import Tank
 from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
@@ -68,6 +68,7 @@ from thunder_fuser.frontends.thunder.trace.single_assignment import single_assig
 from thunder_fuser.frontends.thunder.updates.written_by_torch import written_in_place
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.observers import Watch
+from thunder_fuser.runtime.compilation.dynamic_sizes import Sizes
 from thunder_fuser.runtime.fallback import warn_of_failure
 from thunder_fuser.segment.regions.joining import join
 from thunder_fuser.segment.regions.joint_graph import Partition, Role
@@ -251,7 +252,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             unit if part.is_fusible else unit._replace(place=None)
             for unit, part in zip(partition, parts, strict=True)
         )
-        partition, fused = self._fuse_all(traced, partition, parts, rematerialize)
+        sizes = sizes_of(trace)
+        partition, fused = self._fuse_all(traced, partition, parts, rematerialize, sizes)
         result = from_trace(trace)
         result.bound_symbols = live(list(draws.drawn(_with_fusions(parts, fused, record))))
         if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
@@ -273,11 +275,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         `region` has `.inputs` and `.outputs` (variables) and `.bound_symbols`.  Thunder calls this
         again after it has changed any of them.
         """
-        return self._fuse(region, fusion_counter, {})
+        return self._fuse(region, fusion_counter, KnownFusions())
 
-    def _fuse(
-        self, region: Any, fusion_counter: int, known: dict[Hashable, CompiledFusion]
-    ) -> BoundSymbol:
+    def _fuse(self, region: Any, fusion_counter: int, known: KnownFusions) -> BoundSymbol:
         inputs: list[Proxy] = [unvariableify(x) for x in region.inputs]
         outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
         prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
@@ -320,6 +320,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         partition: Partition,
         parts: list[formation.RegionCandidate],
         rematerialize: Rematerialization,
+        sizes: Sizes | None,
     ) -> tuple[Partition, dict[int, _Fused]]:
         """Build the fusions, by position of their part. A part that cannot be built is refused in
         `parts` and left to torch; rematerialization is then decided again, as boundary tensors
@@ -327,7 +328,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         while True:
             found: dict[int, _Fused] = {}
-            known: dict[Hashable, CompiledFusion] = {}
+            known = KnownFusions(sizes)
             regions = {k: traced.region(r) for k, r in rematerialize(partition).items()}
             for k, region in regions.items():
                 number = sum(bool(fused.call) for fused in found.values())

@@ -174,7 +174,7 @@ class LaneLowering(LoadLowering):
         contexts = simplify(self.graph.checks[node])
         lanes = tuple(tuple(lane_condition(c, self.lanes) for c in each) for each in contexts)
         needed = self._disjunction(lanes, indices)
-        checked = ir.CheckedPosition(value, node.extent, needed, node.error)
+        checked = ir.CheckedPosition(value, ir.Int(node.extent), needed, node.error)
         return ir.Let(node.name, self._index, checked)
 
     def _name(self, value: Value, copy: Copy) -> ir.Expr:

@@ -92,7 +92,7 @@ class ReductionLowering(PrologueLowering):
             # Threads that share a row synchronise: those without a row of their own compute, too.
             found += [*self._loops.owned_rows(), *body]
         if schedule.reductions.of_grid:
-            found.append(ir.GridBarrier(schedule.blocks))
+            found.append(ir.GridBarrier(ir.Int(schedule.blocks)))
         tiles = 0
         for epilogue in schedule.reductions.epilogues:
             lowering = EpilogueLowering(schedule, epilogue, self._frame)

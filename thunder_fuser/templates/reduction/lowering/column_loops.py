@@ -236,7 +236,7 @@ class ColumnLoops:
         whole = tuple(body) if ahead.loads else self._of_whole_vectors(walk, tuple(body))
         end = walk.end if whole == tuple(body) else walk.last
         inside = (
-            self._let("to", ir.ClampedAdd(_FROM, length, end)),
+            self._let("to", ir.ClampedAdd(_FROM, ir.Int(length), end)),
             *before,
             self._walked(walk._replace(begin=_FROM, end=_TO), whole, number, ahead),
             *after,

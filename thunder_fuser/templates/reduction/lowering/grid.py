@@ -272,10 +272,8 @@ class EpilogueLowering(LaneLowering):
             point = ir.Binary("%", _C, columns)
         if total.is_of_columns:
             point = _place_of_column(schedule, point)
-        threads = schedule.block_threads
-        return ir.ReducePartials(
-            one, threads, self._width, count, parts, total.points, point, slots
-        )
+        threads, stride = schedule.block_threads, ir.Int(total.points)
+        return ir.ReducePartials(one, threads, self._width, count, parts, stride, point, slots)
 
     def _stored_point(self, indices: IndexArithmetic) -> list[ir.Stmt]:
         found: list[ir.Stmt] = []

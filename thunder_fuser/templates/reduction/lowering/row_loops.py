@@ -78,7 +78,7 @@ class RowLoops(ColumnLoops):
         if schedule.is_summed_in_parts:
             part = self._loop("first", _FROM, _TO, stride, inner, unrolling)
             length = schedule.longest_total * stride
-            inside = (self._let("to", ir.ClampedAdd(_FROM, length, bound)), *self._as_part(part))
+            inside = (self._let("to", ir.ClampedAdd(_FROM, ir.Int(length), bound)), *self._as_part(part))
             return [self._loop("from", begin, bound, length, inside)]
         return [self._loop("first", begin, bound, stride, inner, unrolling)]
 
@@ -130,7 +130,7 @@ class RowLoops(ColumnLoops):
             each = [ir.Loop("portion", last, tuple(each), begin=PART, step=step, type=_INT)]
             return self._with_totals(rest, each, "block")
         length = schedule.portions_together * step
-        end = ir.ClampedAdd(SPAN, length, last)
+        end = ir.ClampedAdd(SPAN, ir.Int(length), last)
         each = [ir.Loop("portion", end, tuple(each), begin=SPAN, step=step, type=_INT)]
         spans = self._with_totals(rest, each, "portions")
         return [ir.Loop("span", last, tuple(spans), begin=PART, step=length, type=_INT)]
