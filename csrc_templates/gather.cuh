@@ -10,7 +10,7 @@ namespace tf {
 TF_DEVICE long long checked_position(long long index, long long extent, bool needed,
                                      const char* format) {
   const bool exists = (unsigned long long)index < (unsigned long long)extent;
-  if (needed && !exists) TF_FAIL_INDEX(format, index);
+  if (needed && !exists) TF_FAIL_INDEX(format, index, extent);
   return exists ? index : 0;
 }
 

@@ -43,7 +43,7 @@
 
 // Error for an out-of-range index in the data: on the host an exception with the message `format`;
 // on a GPU a trap, as in torch's own kernels.
-#define TF_FAIL_INDEX(format, index) __trap()
+#define TF_FAIL_INDEX(format, index, extent) __trap()
 
 // Device functions that synchronise threads take TF_SITE_PARAM as the last parameter and pass
 // TF_SITE_ARG on, so that errors on the host name the kernel's line, not one of these headers.

@@ -22,11 +22,11 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
+from thunder_fuser.kernel_ir import KernelIR
 from thunder_fuser.kernel_ir.verify import verify
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.binding.bind import Binding
 from thunder_fuser.runtime.binding.open_sizes import plan_open
-from thunder_fuser.runtime.compilation.dynamic_sizes import Sizes
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.fallback import Failures, left_to_torch
 from thunder_fuser.runtime.target import Launch, Target, on_device, planned_for, target_for
@@ -36,6 +36,9 @@ from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.time_model.registers import asking_for_occupancy
+
+Adapt = Callable[[KernelIR], KernelIR]
+"""Change of a kernel that computes the same, such as parameters in place of constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,14 @@ class GeneratedPlan:
 
 
 def generate_plan(
-    fusion: Fusion, binding: Binding, name: str, sizes: Sizes | None = None
+    fusion: Fusion, binding: Binding, name: str, adapt: Adapt | None = None
 ) -> GeneratedPlan:
-    """Plan `fusion` for the sizes, layouts and device of `binding`, and generate its kernels;
-    `sizes`: with parameters for what varies between these sizes of a program and others.
+    """Plan `fusion` for the sizes, layouts and device of `binding`, and generate its kernels, as
+    `adapt` changes them.
     """
     watch = Watch(name, fusion)
     plan = plan_bound(fusion, binding, watch)
-    return _generated_plan(plan, binding.device, target_for(binding.device), watch, sizes)
+    return _generated_plan(plan, binding.device, target_for(binding.device), watch, adapt)
 
 
 def _generated_plan(
@@ -68,10 +71,10 @@ def _generated_plan(
     device: torch.device,
     target: Target,
     watch: Watch,
-    sizes: Sizes | None = None,
+    adapt: Adapt | None = None,
 ) -> GeneratedPlan:
     failures = Failures()
-    kernels = generate_kernels(plan, target.device_info(device), watch, failures, sizes)
+    kernels = generate_kernels(plan, target.device_info(device), watch, failures, adapt)
     return GeneratedPlan(plan, device, kernels, watch, failures)
 
 
@@ -88,10 +91,15 @@ def link_plan(generated: GeneratedPlan, target: Target | None = None) -> Executa
 
 
 def compile_plan(
-    plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch | None = None
+    plan: SegmentedFusion,
+    device: torch.device,
+    target: Target,
+    watch: Watch | None = None,
+    adapt: Adapt | None = None,
 ) -> Executable:
     """Generate, compile and link the kernels of `plan` for `device`."""
-    return link_plan(_generated_plan(plan, device, target, watch or Watch("plan", plan)), target)
+    watch = watch or Watch("plan", plan)
+    return link_plan(_generated_plan(plan, device, target, watch, adapt), target)
 
 
 def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusion:
@@ -142,10 +150,10 @@ def generate_kernels(
     device: DeviceInfo,
     watch: Watch | None = None,
     failures: Failures | None = None,
-    sizes: Sizes | None = None,
+    adapt: Adapt | None = None,
 ) -> dict[int, GeneratedKernel]:
     """Generate the source of each segment's kernel, by segment index; needs no compiler and no GPU.
-    Equal segments share one kernel. `sizes`: which of a program's sizes they are for, if they vary.
+    Equal segments share one kernel. `adapt` changes kernels before they are printed.
     """
     watch = watch or Watch("plan", plan)
     failures = failures or Failures(tolerant=False)
@@ -157,13 +165,13 @@ def generate_kernels(
         with failures.of(segment.index):
             key = segment.kernel_key
             if key not in known:
-                known[key] = _generated(segment, device, watch, sizes)
+                known[key] = _generated(segment, device, watch, adapt)
             found[segment.index] = known[key].bound_to(segment.values)
     return found
 
 
 def _generated(
-    segment: Segment, device: DeviceInfo, watch: Watch, sizes: Sizes | None
+    segment: Segment, device: DeviceInfo, watch: Watch, adapt: Adapt | None
 ) -> GeneratedKernel:
     detail = f"segment {segment.index}"
     schedule = schedule_segment(segment, device)
@@ -171,8 +179,8 @@ def _generated(
     body = segment.body
     kernel = lower(schedule, body.updates, body.definitions)
     kernel = asking_for_occupancy(kernel, device)
-    if sizes is not None:
-        kernel = sizes.adapted(kernel)
+    if adapt is not None:
+        kernel = adapt(kernel)
     if current().verify:
         verify(kernel)
     watch("kernel ir", kernel, detail=detail)

@@ -247,8 +247,7 @@ class CompiledFusion:
             return ()
         binding = bind_dense(self.fusion, device)
         with self._lock, without_modes():
-            sizes = self._numbered(binding)
-            generated = generate_plan(self.fusion, binding, self.name, sizes)
+            generated = self._generate(self.fusion, binding)
             self._generated[current(), binding.key] = generated
         return tuple(made.kernel for made in generated.kernels.values())
 
@@ -276,21 +275,20 @@ class CompiledFusion:
                     generated = self._generated.pop((current(), binding.key), None)
                     self._generated.clear()
                     if generated is None:
-                        sizes = self._numbered(binding)
-                        generated = generate_plan(fusion, binding, self.name, sizes)
+                        generated = self._generate(fusion, binding)
                     found = link_plan(generated)
                     table[key] = found
                     self._made.append(found)
                     EXECUTABLES.admit(found, self)
             return found
 
-    def _numbered(self, binding: Binding) -> Sizes | None:
-        """Return the sizes of a call among those of this program; None if sizes are compiled in."""
-        if not current().dynamic_sizes:
-            return None
-        if self._sizes_of_program is not None:
-            return self._sizes_of_program
-        return None if self.fusion.is_static else self._history.of(tuple(binding.sizes.items()))
+    def _generate(self, fusion: Fusion, binding: Binding) -> GeneratedPlan:
+        """Plan a call and generate its kernels: if sizes vary, with parameters for them."""
+        sizes = self._sizes_of_program
+        if sizes is None and not fusion.is_static:
+            sizes = self._history.of(tuple(binding.sizes.items()))
+        adapt = sizes.adapted if sizes is not None and current().dynamic_sizes else None
+        return generate_plan(fusion, binding, self.name, adapt)
 
     def _watch(self) -> Watch:
         return Watch(self.name, self.fusion)

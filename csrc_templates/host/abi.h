@@ -72,7 +72,7 @@ int tf_launch(const tf_call* call);
 // Aborts the launch with `message` only.
 [[noreturn]] void tf_give_up(const char* message, tf_failure failure = TF_BROKEN);
 // Aborts the launch for an out-of-range index in the data, which is formatted by `format`.
-[[noreturn]] void tf_fail_index(const char* format, long long index);
+[[noreturn]] void tf_fail_index(const char* format, long long index, long long extent);
 
 // ---- collectives: called by all participating threads; they return when all have called
 

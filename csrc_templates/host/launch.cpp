@@ -171,9 +171,9 @@ void tf_fail(const char* message, tf_site site) {
   tf_give_up(text.c_str());
 }
 
-void tf_fail_index(const char* format, long long index) {
+void tf_fail_index(const char* format, long long index, long long extent) {
   char message[512];
-  snprintf(message, sizeof message, format, index);
+  snprintf(message, sizeof message, format, index, extent, extent - 1);
   tf_give_up(message, TF_BAD_INDEX);
 }
 

@@ -43,7 +43,7 @@
 #else
 #define TF_ASSERT(condition, message)
 #endif
-#define TF_FAIL_INDEX(format, index) tf_fail_index(format, index)
+#define TF_FAIL_INDEX(format, index, extent) tf_fail_index(format, index, extent)
 
 namespace tf {
 

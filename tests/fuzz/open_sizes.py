@@ -17,6 +17,7 @@ from tests.support.batch import executable
 from tests.support.generator_sizes import Ambiguous, Mistake, Program
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.runtime.compilation.dynamic_sizes import DynamicSizes
 from thunder_fuser.runtime.executable import Executable
 
 _CPU = torch.device("cpu")
@@ -50,6 +51,7 @@ def _planned(seed: int, rehearsal: Rehearsal) -> tuple[list[_Call], str]:
         fusion = CompiledFusion(program.define().fusion)
     except FuserValueError:
         return [], ""
+    history = DynamicSizes()
     for k in range(KINDS):
         inputs = program.inputs(k)
         try:
@@ -59,7 +61,8 @@ def _planned(seed: int, rehearsal: Rehearsal) -> tuple[list[_Call], str]:
                 return [], f"inputs {k} mean nothing, and are taken"
             continue
         try:
-            calls.append((executable(fusion, inputs, rehearsal.batch, _CPU), inputs, expected))
+            run = executable(fusion, inputs, rehearsal.batch, _CPU, history.of(k).adapted)
+            calls.append((run, inputs, expected))
         except Exception as error:
             return [], f"inputs {k}: {type(error).__name__}: {error}"
     return calls, ""

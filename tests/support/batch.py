@@ -15,7 +15,7 @@ import torch
 
 from tests.support.generator import Case
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.compile import compile_plan, generate_kernels
+from thunder_fuser.compile import Adapt, compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
@@ -92,10 +92,14 @@ class _Later:
 
 
 def executable(
-    compiled: CompiledFusion, inputs: Sequence[object], batch: Batch, device: torch.device
+    compiled: CompiledFusion,
+    inputs: Sequence[object],
+    batch: Batch,
+    device: torch.device,
+    adapt: Adapt | None = None,
 ) -> Executable:
     """What a call of `compiled` on `inputs` would run, its kernels left to the batch."""
-    return compile_plan(compiled.plan(inputs), device, batch)
+    return compile_plan(compiled.plan(inputs), device, batch, adapt=adapt)
 
 
 def fusions_of(cases: Iterable[Case]) -> Iterator[tuple[Case, CompiledFusion]]:

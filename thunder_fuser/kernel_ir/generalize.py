@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import is_not
+from typing import Any, cast
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.kernel_ir.expressions import (
@@ -131,7 +132,8 @@ def with_parameters(kernel: KernelIR, general: Generalization) -> KernelIR:
         place = next(places)
         if not isinstance(place, Varying):
             return e
-        name = f"size{place.parameter}" if isinstance(e, Int) else f"number{place.parameter}"
+        kind = "number" if constant.dtype.is_floating else "size"
+        name = f"{kind}{place.parameter}"
         own = replace(constant, parameter=name)
         made = Parameter(name, constant.dtype, own, is_pointer=False)
         assert parameters.setdefault(place.parameter, made) == made, f"{name} has two values"
@@ -151,7 +153,7 @@ class _Rewriter:
         self._registers = frozenset(_register_arrays(kernel.body))
         self.body: Body = self._rewritten(kernel.body)
 
-    def _rewritten(self, node: object) -> object:
+    def _rewritten(self, node: Any) -> Any:
         match node:
             case tuple():
                 found = tuple(map(self._rewritten, node))
@@ -167,7 +169,7 @@ class _Rewriter:
         }
         return replace(node, **changed) if changed else node
 
-    def _static(self, node: object) -> tuple[str, ...]:
+    def _static(self, node: Any) -> tuple[str, ...]:
         """Names of the fields that compilers have to know."""
         match node:
             case Loop(end=Int(end)) if node.kind is not LoopKind.SERIAL or end <= WRITTEN_OUT:
@@ -208,4 +210,4 @@ def _register_arrays(body: Body) -> Iterator[str]:
                 yield s.array
         for name, value in fields_of(s):
             if name in ("body", "otherwise"):
-                yield from _register_arrays(value)
+                yield from _register_arrays(cast(Body, value))

@@ -37,7 +37,7 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form, impossible, provable
 from thunder_fuser.ir.tables import pointwise, random
-from thunder_fuser.ir.tables.indexing import bounds_text
+from thunder_fuser.ir.tables.indexing import bounds_format
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.index import index_values
 from thunder_fuser.lower.index.index_forms import index_form
@@ -317,7 +317,7 @@ class Pull:
         position = self.graph.position(
             value,
             extent,
-            f"{expr}: index %lld {bounds_text(extent)}",
+            f"{expr}: index %lld {bounds_format(extent)}",
             self._needed(mentioned, context),
             self.context,
         )

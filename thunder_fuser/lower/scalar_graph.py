@@ -53,8 +53,9 @@ class IndirectIndex:
     """Data-dependent index (a "position"). `form` is a variable of the node's name.
 
     `value` is bounds-checked at its definition: if it is needed and not in 0..extent, the program
-    ends with `error`, a format string with a place (%lld) for the index. An invalid index that is
-    not needed is replaced by 0, so that the variable's bounds hold at every point.
+    ends with `error`, a format string with places (%lld) for the index, the extent and the last
+    index. An invalid index that is not needed is replaced by 0, so that the variable's bounds hold
+    at every point.
     """
 
     order: int

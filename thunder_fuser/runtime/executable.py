@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +27,7 @@ from thunder_fuser.runtime.binding.guards import Guard, guard_of, no_guard
 from thunder_fuser.runtime.executable_lru import now
 from thunder_fuser.runtime.fallback import keep_from_torch
 from thunder_fuser.runtime.host.pages import FRESH_BYTES
+from thunder_fuser.runtime.pending_collectives import PendingCollectives
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
 from thunder_fuser.segment.placement import Buffer, SliceOf, Updates, ViewOf
@@ -47,40 +47,6 @@ class ExecutableInfo:
     plan: SegmentedFusion
     kernels: tuple[Kernel, ...]
     in_torch: tuple[Refusal, ...] = ()
-
-
-class _PendingCollectives:
-    """Collectives that are started and not yet awaited, while a plan is linked.
-
-    Views of a result cannot be made before it has arrived: they are made when it is awaited.
-    """
-
-    def __init__(self, plan: SegmentedFusion) -> None:
-        self._plan = plan
-        self._steps: dict[int, list[Step]] = {}
-        self._sender: dict[TensorView, int] = {}
-
-    def add(self, segment: Segment, arrive: Step) -> None:
-        """Add a collective that is started; `arrive` waits for it."""
-        self._steps[segment.index] = [arrive]
-        self._sender[self._plan.placement.root(segment.outputs[0])] = segment.index
-
-    def holds(self, tensor: TensorView) -> bool:
-        """True if a tensor lies in a result that has not arrived."""
-        return self._sender.get(self._plan.placement.root(tensor)) in self._steps
-
-    def defer(self, tensor: TensorView, views: Sequence[Step]) -> None:
-        """Make views of a tensor when the result in which it lies has arrived."""
-        self._steps[self._sender[self._plan.placement.root(tensor)]] += views
-
-    def awaited_by(self, index: int) -> list[Step]:
-        """Steps that wait for the collectives that a segment awaits."""
-        ready = [k for k in self._steps if self._plan.segments[k].awaited_by == index]
-        return [step for k in ready for step in self._steps.pop(k)]
-
-    def rest(self) -> list[Step]:
-        """Steps that wait for all others."""
-        return list(chain.from_iterable(self._steps.values()))
 
 
 class Executable:
@@ -213,7 +179,7 @@ class Executable:
         """Return the steps of a call."""
         found: list[Step] = []
         allocated = set(self.plan.fusion.tensor_inputs)
-        pending = _PendingCollectives(self.plan)
+        pending = PendingCollectives(self.plan)
         last = self.plan.segments[-1] if self.plan.segments else None
         for segment in self.plan.segments:
             if segment.kind == "alias" and pending.holds(segment.inputs[0]):
@@ -234,7 +200,7 @@ class Executable:
         return (*found, *self._updates())
 
     def _prepare(
-        self, segment: Segment, allocated: set[TensorView], pending: _PendingCollectives
+        self, segment: Segment, allocated: set[TensorView], pending: PendingCollectives
     ) -> list[Step]:
         """Steps of a segment without a kernel, or the allocations for its kernel. `allocated`:
         tensors in memory; updated.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -68,7 +68,6 @@ from thunder_fuser.frontends.thunder.trace.single_assignment import single_assig
 from thunder_fuser.frontends.thunder.updates.written_by_torch import written_in_place
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.observers import Watch
-from thunder_fuser.runtime.compilation.dynamic_sizes import Sizes
 from thunder_fuser.runtime.fallback import warn_of_failure
 from thunder_fuser.segment.regions.joining import join
 from thunder_fuser.segment.regions.joint_graph import Partition, Role
@@ -252,8 +251,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             unit if part.is_fusible else unit._replace(place=None)
             for unit, part in zip(partition, parts, strict=True)
         )
-        sizes = sizes_of(trace)
-        partition, fused = self._fuse_all(traced, partition, parts, rematerialize, sizes)
+        none = partial(KnownFusions, sizes_of(trace))
+        partition, fused = self._fuse_all(traced, partition, parts, rematerialize, none)
         result = from_trace(trace)
         result.bound_symbols = live(list(draws.drawn(_with_fusions(parts, fused, record))))
         if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
@@ -320,7 +319,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         partition: Partition,
         parts: list[formation.RegionCandidate],
         rematerialize: Rematerialization,
-        sizes: Sizes | None,
+        none_known: Callable[[], KnownFusions],
     ) -> tuple[Partition, dict[int, _Fused]]:
         """Build the fusions, by position of their part. A part that cannot be built is refused in
         `parts` and left to torch; rematerialization is then decided again, as boundary tensors
@@ -328,7 +327,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         while True:
             found: dict[int, _Fused] = {}
-            known = KnownFusions(sizes)
+            known = none_known()
             regions = {k: traced.region(r) for k, r in rematerialize(partition).items()}
             for k, region in regions.items():
                 number = sum(bool(fused.call) for fused in found.values())

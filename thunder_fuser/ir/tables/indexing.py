@@ -85,8 +85,13 @@ TABLE: Mapping[str, Gather] = MappingProxyType({row.name: row for row in _ROWS})
 
 def bounds_text(extent: int) -> str:
     """Tail of the error message for an index out of bounds, shared by all code that detects one."""
-    expected = f"expected 0 to {extent - 1}" if extent else "there is no element"
-    return f"is out of bounds for size {extent}; {expected}"
+    return bounds_format(extent).replace("%lld", "{}").format(extent, extent - 1)
+
+
+def bounds_format(extent: int) -> str:
+    """`bounds_text` for printf: with places for the size and, if there are elements, the last."""
+    expected = "expected 0 to %lld" if extent else "there is no element"
+    return f"is out of bounds for size %lld; {expected}"
 
 
 def lookup(name: str) -> Gather:

@@ -78,7 +78,10 @@ class RowLoops(ColumnLoops):
         if schedule.is_summed_in_parts:
             part = self._loop("first", _FROM, _TO, stride, inner, unrolling)
             length = schedule.longest_total * stride
-            inside = (self._let("to", ir.ClampedAdd(_FROM, ir.Int(length), bound)), *self._as_part(part))
+            inside = (
+                self._let("to", ir.ClampedAdd(_FROM, ir.Int(length), bound)),
+                *self._as_part(part),
+            )
             return [self._loop("from", begin, bound, length, inside)]
         return [self._loop("first", begin, bound, stride, inner, unrolling)]
 
