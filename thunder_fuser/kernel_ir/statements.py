@@ -357,5 +357,5 @@ def fields_of(node: object) -> Iterator[tuple[str, object]]:
     """Yield name and value of the fields of a statement, an expression or a type; other values have
     none.
     """
-    for field in fields(node) if type(node) in _NODES else ():  # type: ignore[arg-type]
-        yield field.name, getattr(node, field.name)
+    for each in fields(node) if type(node) in _NODES else ():  # type: ignore[arg-type]
+        yield each.name, getattr(node, each.name)
