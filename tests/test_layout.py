@@ -49,6 +49,7 @@ LAYERS_OF_THUNDER = (
         "regions",
         "distributed",
         "repro",
+        "dynamic_sizes",
         "call",
         "memory",
         "symbol",

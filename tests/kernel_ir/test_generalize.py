@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.kernel_ir.test_verify import kernel_of
-from tests.zoo.template_programs import norm_backward, rms_norm, scanned, transposed
+from tests.zoo.template_programs import kernel_of, norm_backward, rms_norm, scanned, transposed
 from thunder_fuser import kernel_ir as ir
 from thunder_fuser.codegen.cuda import generate
 from thunder_fuser.ir.dtypes import DataType

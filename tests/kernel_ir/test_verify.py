@@ -6,25 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.zoo.template_programs import norm_backward, rms_norm, scanned, transposed
+from tests.zoo.template_programs import kernel_of, norm_backward, rms_norm, scanned, transposed
 from thunder_fuser import kernel_ir as ir
-from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.device_table import H200
 from thunder_fuser.errors import InternalError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.kernel_ir import Int, Let, Var
 from thunder_fuser.kernel_ir.verify import verify
-from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.lower import lower
 
 INT, ZERO = DataType.Int32, Int(0)
-
-
-def kernel_of(definition: FusionDefinition) -> ir.KernelIR:
-    plan = CompiledFusion(definition.fusion).plan()
-    (segment,) = (s for s in plan.segments if s.kernels)
-    return lower(schedule_segment(segment, H200), segment.body.updates)
 
 
 KERNEL = kernel_of(rms_norm(128, 16384))

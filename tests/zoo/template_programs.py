@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.kernel_ir import KernelIR
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.lower import lower
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 
@@ -69,3 +74,10 @@ def scanned(rows: int, columns: int) -> FusionDefinition:
         y = fd.ops.cumsum(fd.ops.exp(x), 1)
         fd.add_output(fd.ops.cast(fd.ops.log(y), BFloat16))
     return fd
+
+
+def kernel_of(definition: FusionDefinition) -> KernelIR:
+    """The kernel of a definition that has one, for an H200."""
+    plan = CompiledFusion(definition.fusion).plan()
+    (segment,) = (s for s in plan.segments if s.kernels)
+    return lower(schedule_segment(segment, H200), segment.body.updates)

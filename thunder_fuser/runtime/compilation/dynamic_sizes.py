@@ -6,8 +6,9 @@ that have varied so far; its text, and so the compiled kernel, is that of all fu
 which no other constant varies. So compilers run for the first sizes, for the second, and then only
 for sizes with other statements: another vector width, another row cache, a size of 1.
 
-Results do not depend on it: the statements, and with them every rounding, are those of a kernel
-that is compiled for the sizes alone.
+Results do not depend on it: statements, and with them roundings and their order, are those of a
+kernel that is compiled for the sizes alone. What compilers may choose, they may choose otherwise:
+which products of a gradient they contract with a sum.
 """
 
 from __future__ import annotations
