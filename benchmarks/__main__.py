@@ -6,6 +6,7 @@ python -m benchmarks --section model                  what is expected of a GPU;
 python -m benchmarks --section models                 what of whole models torch keeps; likewise
 python -m benchmarks --section definitions            plans of nvFuser's benchmarks; likewise
 python -m benchmarks --section compile-time           first calls of models, as they grow
+python -m benchmarks --section dynamic-sizes          first calls of further sizes
 python -m benchmarks --section training               steps of whole models
 python -m benchmarks --out                            also into benchmarks/results
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import compile_time, definitions, growing, models, symint
+from benchmarks import compile_time, definitions, dynamic_sizes, growing, models, symint
 from benchmarks.compiling import compiled
 from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
@@ -40,6 +41,7 @@ SECTIONS = (
     "definitions",
     "growth",
     "compile-time",
+    "dynamic-sizes",
     "speed",
     "training",
     "dispatch",
@@ -102,6 +104,9 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
         yield definitions.table(chosen.filter)
     if "growth" in chosen.section:
         yield growing.table()
+    if "dynamic-sizes" in chosen.section:
+        lengths = dynamic_sizes.LENGTHS[:2] if chosen.small else dynamic_sizes.LENGTHS
+        yield dynamic_sizes.table(chosen.filter, lengths)
     if "compile-time" in chosen.section:
         yield compile_time.table(chosen.filter, (1,) if chosen.small else compile_time.LAYERS)
     for device in devices:

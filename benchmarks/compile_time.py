@@ -75,7 +75,7 @@ def _rows(model: Model, layers: Sequence[int]) -> Iterator[Mapping[str, Any]]:
                 row |= {"ours": failure(error), "failed": True}
             try:
                 with fresh_cache(), torch._inductor.config.patch(compile_threads=1):
-                    row["torch"] = sum(_first_call(compiled_by_torch(net), batch))
+                    row["torch"] = sum(first_call(compiled_by_torch(net), batch))
             except Exception as error:
                 row["torch"] = failure(error)
         yield row
@@ -84,7 +84,7 @@ def _rows(model: Model, layers: Sequence[int]) -> Iterator[Mapping[str, Any]]:
 def _ours(net: nn.Module, batch: Sequence[Tensor], folder: str) -> dict[str, Any]:
     compiled: Program = thunder.jit(net, executors=[thunder_fuser.executor])
     with options(cache_dir=folder):
-        python, compilers = _first_call(compiled, batch)
+        python, compilers = first_call(compiled, batch)
     reports = thunder_fuser.fusions(compiled)
     fusions = [report.fusion for report in reports]
     calls, planning = _planned(fusions)
@@ -98,7 +98,7 @@ def _ours(net: nn.Module, batch: Sequence[Tensor], folder: str) -> dict[str, Any
     }
 
 
-def _first_call(program: Program, batch: Sequence[Tensor]) -> tuple[float, float]:
+def first_call(program: Program, batch: Sequence[Tensor]) -> tuple[float, float]:
     """CPU seconds of this process, and of those that it runs."""
     before = _cpu_seconds()
     program(*batch).backward()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import compile_time, symint, training
+from benchmarks import compile_time, dynamic_sizes, symint, training
 from benchmarks.__main__ import main
 from benchmarks.compiling import compiled
 from benchmarks.machine import file_stem, model
@@ -138,3 +138,12 @@ def test_first_calls_are_compiled_in_folders_of_their_own(monkeypatch: pytest.Mo
     assert 0 < row["planning"] < row["python"]
     # A compiler ran: nothing was found in a cache.
     assert row["compilers"] > 0
+
+
+def test_further_sizes_need_fewer_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_sizes, "compiled_by_torch", lambda net: net)
+    (model,) = (m for m in MODELS if m.name == "GPT-2")
+    ours, static, torchs = dynamic_sizes._rows(model, [33, 35, 37])
+    assert not any(row.get("failed") for row in (ours, static, torchs))
+    assert 0 < ours["kernels"] < static["kernels"]
+    assert "kernels" not in torchs

@@ -326,6 +326,14 @@ def test_more_shared_memory_than_the_default_is_asked_for() -> None:
     assert last().shared_bytes == 100 << 10
 
 
+def test_kernels_of_one_text_have_the_shared_memory_of_the_largest() -> None:
+    """Their sizes are arguments, and so may be the bytes of a row cache."""
+    kernels = [replace(SCALE, shared_bytes=size << 10) for size in (100, 60)]
+    for launch in CUDA.compile(kernels) * 2:
+        assert scale(launch, 1.0)[9] == 9
+        assert last().shared_bytes == launch.kernel.shared_bytes
+
+
 def test_cooperative_launches_fit_on_the_device() -> None:
     # Two blocks on each of 132 multiprocessors.
     assert scale(compiled(cooperative=True, grid=(264, 1, 1)), 3.0)[5] == 15

@@ -24,5 +24,6 @@ def sizes_of(trace: TraceCtx) -> Sizes | None:
     if data is None:
         return None
     arguments, _ = tree_flatten((trace.args, trace.kwargs))
-    shapes = tuple(tuple(x.shape) for x in arguments if isinstance(x, TensorProxy))
+    # As text: sizes may be numbers that are unknown until the function runs.
+    shapes = tuple(str(tuple(x.shape)) for x in arguments if isinstance(x, TensorProxy))
     return _histories.setdefault(data, DynamicSizes()).of(shapes)

@@ -239,7 +239,9 @@ class _Program:
                 with cuda_driver.beside_captures():
                     if arch not in libraries:
                         libraries[arch] = cuda_driver.load_library(cubin.image)
-                    library, shared = libraries[arch], kernel.shared_bytes
+                    # Kernels of one text share a function, whose limit is that of the largest.
+                    same_text = (k for k in self._kernels if k.name == kernel.name)
+                    library, shared = libraries[arch], max(k.shared_bytes for k in same_text)
                     function = cuda_driver.load_function(library, kernel.name, shared)
             except KernelError as error:
                 raise LoadError(
