@@ -46,6 +46,7 @@ from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
+from thunder_fuser.frontends.thunder.composites.reductions import total
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -87,7 +88,7 @@ def _logsumexp(
     complex numbers the largest real part is subtracted, where Thunder looks for the largest. Rows
     of no elements have no maximum to subtract; their result is the logarithm of 0.
     """
-    if isinstance(dim, Sequence) and not dim and x.ndim:
+    if dim is None or (isinstance(dim, Sequence) and not dim and x.ndim):
         raise RuntimeError(
             f"logsumexp over dim={dim!r} of a tensor of {x.ndim} dimensions: expected at least one "
             "dimension; name all of them to reduce all"
@@ -95,7 +96,7 @@ def _logsumexp(
     if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
         x = ltorch.to(x, torch.get_default_dtype())
     if not x.ndim:  # Thunder looks for the reduced dimension.
-        return x + 0.0
+        x, dim, keepdim = ltorch.unsqueeze(x, 0), 0, False
     if _is_empty(x):
         return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
     if _is_complex(x):
@@ -375,6 +376,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
+    "sum": total,
     "nll_loss": _nll_loss,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
