@@ -46,6 +46,7 @@ from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
+from thunder_fuser.frontends.thunder.composites.products import matmul
 from thunder_fuser.frontends.thunder.composites.reductions import total
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
@@ -377,6 +378,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
     "sum": total,
+    "matmul": matmul,
     "nll_loss": _nll_loss,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
@@ -385,9 +387,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     ),
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
-    "std": _variance,
-    "var": _variance,
-    "var_mean": _variance,
+    **dict.fromkeys(("std", "var", "var_mean"), _variance),
     "floor_divide": floor_divide,
     "floor_divide_": floor_divide,
     "div": divided,

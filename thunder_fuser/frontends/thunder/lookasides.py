@@ -180,6 +180,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__getitem__: lambda x, key: ltorch.getitem(x, in_range(x, key)),
         TensorProxy.__pow__: found[ltorch.pow],
         TensorProxy.__ipow__: found[ltorch.pow_],
+        TensorProxy.__matmul__: found[ltorch.matmul],
         TensorProxy.__sub__: found[ltorch.sub],
         TensorProxy.__rsub__: lambda x, other: difference(ltorch.sub, other, x),
         TensorProxy.__isub__: found[ltorch.sub_],
