@@ -50,6 +50,16 @@ def test_logsumexp_wants_a_dimension() -> None:
         jit(lambda x: torch.logsumexp(x, None))(torch.ones(3))
 
 
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("sizes", [(0,), (2, 0)])
+def test_logsumexp_of_no_elements_over_no_named_dimension(
+    sizes: tuple[int, ...], keepdim: bool
+) -> None:
+    x = torch.ones(sizes)
+    found = jit(lambda x: torch.logsumexp(x, [], keepdim=keepdim))(x)
+    assert torch.equal(found, torch.logsumexp(x, [], keepdim=keepdim))
+
+
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.25])
 @pytest.mark.parametrize("sizes", [(2, 1, 3), (2, 0, 3), (1,)])

@@ -89,7 +89,7 @@ def _logsumexp(
     complex numbers the largest real part is subtracted, where Thunder looks for the largest. Rows
     of no elements have no maximum to subtract; their result is the logarithm of 0.
     """
-    if dim is None or (isinstance(dim, Sequence) and not dim and x.ndim):
+    if dim is None or (dim in ([], ()) and x.ndim and not _is_empty(x)):
         raise RuntimeError(
             f"logsumexp over dim={dim!r} of a tensor of {x.ndim} dimensions: expected at least one "
             "dimension; name all of them to reduce all"
@@ -99,12 +99,12 @@ def _logsumexp(
     if not x.ndim:  # Thunder looks for the reduced dimension.
         x, dim, keepdim = ltorch.unsqueeze(x, 0), 0, False
     if _is_empty(x):
-        return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
+        return ltorch.log(total(ltorch.sum, ltorch.exp(x), dim, keepdim))
     if _is_complex(x):
         largest = constant(ltorch.amax(ltorch.real(x), dim, True))
         largest = ltorch.where(ltorch.isfinite(largest), largest, 0.0)
-        total = ltorch.log(ltorch.sum(ltorch.exp(x - largest), dim, keepdim))
-        return total + (largest if keepdim else ltorch.squeeze(largest, dim))
+        rest = ltorch.log(ltorch.sum(ltorch.exp(x - largest), dim, keepdim))
+        return rest + (largest if keepdim else ltorch.squeeze(largest, dim))
     return symbol(x, dim, keepdim)
 
 
