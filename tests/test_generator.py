@@ -262,6 +262,31 @@ def test_storing_16_bits_makes_numbers_certain_again() -> None:
     assert sum(e == 0 for e in found) >= 195
 
 
+@pytest.mark.parametrize(
+    ("name", "operands"),
+    [
+        ("addcmul", ((1.0, 1.0), (3.0, 2.0), (0.125, 0.125), (3e38, 1.0))),
+        ("addcmul", ((0.0, 1.0), (1e-20, 2.0), (1e38, 0.125), (1e-24, 1.0))),
+        ("lerp", ((-3e38, 1.0), (3e38, 2.0), (0.25, 0.125))),
+        ("lerp", ((-3.4e38, 1.0), (-2.2e38, 2.0), (4.0, 0.125))),
+    ],
+)
+def test_intermediate_results_may_leave_the_range_of_a_type(
+    name: str, operands: tuple[tuple[float, float], ...]
+) -> None:
+    """scale * first overflows, or loses its bits, before second makes it small, or large."""
+    b = FusionBuilder()
+    out = b.pointwise(name, *(b.tensor([2], D.Float) for _ in operands))
+    assert isinstance(out, TensorView)
+    b.output(out)
+    fusion, inputs = b.build(), [torch.tensor(x) for x in operands]
+    oracle.assert_close_to_reference(evaluate(fusion, inputs).outputs, fusion, inputs)
+    truth = oracle.run(fusion, inputs)
+    beyond, within = (truth.error(out) / truth.value(out).abs()).tolist()
+    assert within < 1e-5
+    assert beyond > 1e-2
+
+
 def test_answers_of_another_kind_are_refused() -> None:
     b = FusionBuilder()
     b.output(b.pointwise("relu", b.tensor([2], D.Float)))

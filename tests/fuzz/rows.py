@@ -76,8 +76,8 @@ POINTWISE = (
     Row("F.gelu({x}, approximate='tanh')", "f", 0.3),
     Row("F.threshold({x}, {n}, {n})", "fi", 0.4),
     Row("F.hardtanh({x}, -1.0, 2.0)", "fi", 0.3),
-    Row("torch.real({x})", "c"),
-    Row("torch.imag({x})", "c"),
+    Row("torch.real({x}){copied}", "c"),
+    Row("torch.imag({x}){copied}", "c"),
     Row("torch.outer({x}, {last})", "f", 0.2),
     Row("torch.tril({x}, {k})", "fib", 0.6),
     Row("torch.triu({x}, {k})", "fib", 0.6),
@@ -94,6 +94,7 @@ REDUCTIONS = (
     Row("torch.std({x}, {dims}, keepdim={bool})", "f", 0.5),
     # Torch moves a mean along beside a variance: NaN behind an infinity, no sum that overflows.
     Row("torch.var_mean({x}.clamp(-99, 99), {dims}, keepdim={bool})", "f", 0.5),
+    Row("torch.std_mean({x}.clamp(-99, 99), {dims}, keepdim={bool})", "f", 0.3),
     Row("torch.max({x}, {dim})", "fi", 0.5),
     Row("torch.max({x})", "fi", 0.3),
     Row("torch.argmax({x}, {dim}, keepdim={bool})", "fi", 0.5),
@@ -248,6 +249,9 @@ CALLS = (
     Row("torch.argsort({x}, dim={dim}, stable=True)", "ffi", 0.5),
     Row("torch.topk({x}, {count}, {dim})", "ffi"),
     Row("F.embedding({indices}, {x})", "f"),
+    # Vectors of equal eigenvalues are nobody's promise, and have no gradient; the values have one.
+    Row("torch.linalg.eigh({x} + {x}.mT)[0]", "f", 0.4),
+    Row("torch.linalg.svd({x}, full_matrices=False)[1]", "f", 0.4),
     Row("torch.cumsum({x}, {dim})", "ffi"),
     Row("torch.cumprod({x}, {dim})", "f", 0.4),
 )

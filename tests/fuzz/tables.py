@@ -327,6 +327,8 @@ PLACES: dict[str, Place] = {
     "tiny": lambda p, x: p.rng.choice(("0.0", "-0.0", "0.3", "-1e-30", "1e-320")),
     "k": lambda p, x: str(p.rng.randint(-2, 3)),
     "count": lambda p, x: str(p.rng.randint(1, 4)),
+    # Parts of complex numbers are copies in programs with gradients (docs/thunder.md).
+    "copied": lambda p, x: ".clone()" if p.gradients else "",
     "bool": lambda p, x: p.rng.choice(("True", "False")),
     "dim": _dim,
     "dims": _dims,

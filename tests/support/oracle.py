@@ -311,7 +311,25 @@ def _own(
     else:
         ulps = _ULPS_COMPLEX if is_complex else pointwise.lookup(expr.op).ulps
         error = ulps * _eps(dtype) * _reach(expr.op, operands, size) + _spacing(dtype)
-    return torch.where(size.isfinite(), error, 0.0)
+    return torch.where(size.isfinite(), error + _of_intermediates(expr.op, operands, dtype), 0.0)
+
+
+def _of_intermediates(op: str, operands: Sequence[torch.Tensor], dtype: DataType) -> torch.Tensor:
+    """What the range of the type adds: inf where an intermediate result exceeds it (as torch's do),
+    and a step of the smallest numbers, times what multiplies it.
+    """
+    parts, multiplied = list[torch.Tensor](), torch.zeros(())
+    match op:
+        case "addcmul":
+            _, first, second, scale = map(_size, operands)
+            parts, multiplied = [scale * first, scale * first * second], second
+        case "lerp":
+            start, end, weight = operands
+            parts = [_size(end - start), _size((end - start) * (1 - weight))]
+    error = _spacing(dtype) * multiplied.nan_to_num(posinf=0.0).double()
+    for part in parts:
+        error = torch.where(part > torch.finfo(dtype.torch).max, torch.inf, error)
+    return error
 
 
 def _reach(op: str, operands: Sequence[torch.Tensor], size: torch.Tensor) -> torch.Tensor:

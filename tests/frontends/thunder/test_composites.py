@@ -186,3 +186,31 @@ def test_a_softmax_of_products_goes_along_their_rows() -> None:
     inputs = fake((2, 256, 4, 64), (2, 256, 4, 64), dtype=torch.bfloat16)
     (report,) = traced(program, *inputs)
     assert (report.plan.kernels, report.plan.bytes) == (1, 2 * 2 * 4 * 256 * 256 * 2)
+
+
+@pytest.mark.parametrize(
+    ("equation", "sizes", "others"),
+    [
+        ("...ij,...kj->...ik", (5, 3, 1), (5, 3, 1)),
+        ("...ij,...jk->...ik", (2, 5, 3, 4), (2, 5, 4, 2)),
+        ("... i j,...jk->...ik", (3, 4), (4, 2)),
+        ("...ij,...jk->...ik", (5, 3, 4), (4, 2)),
+    ],
+)
+def test_einsum_of_unnamed_dimensions(
+    equation: str, sizes: tuple[int, ...], others: tuple[int, ...]
+) -> None:
+    """Strides are those of one product, as with names in the place of the ellipsis."""
+    x, y = torch.rand(sizes), torch.rand(others)
+    found = jit(lambda x, y: torch.einsum(equation, x, y))(x, y)
+    wanted = torch.einsum(equation, x, y)
+    torch.testing.assert_close(found, wanted)
+    if len(sizes) == len(others):
+        assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("sizes", [(4, 2, 0), (0, 2, 3), (2, 0, 5, 3), (4, 0, 3)])
+def test_products_of_matrices_without_elements(sizes: tuple[int, ...]) -> None:
+    x, y = torch.rand(sizes), torch.rand(sizes[-1], 5)
+    for product in (torch.matmul, lambda x, y: x @ y, lambda x, y: x.matmul(y)):
+        assert torch.equal(jit(product)(x, y), product(x, y))

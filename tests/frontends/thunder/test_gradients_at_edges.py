@@ -254,3 +254,16 @@ def test_powers_of_zero() -> None:
             found.append(torch.autograd.grad(function(*leaves).abs().sum(), leaves))
         for ours, eager in zip(*found, strict=True):
             torch.testing.assert_close(ours, eager, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_angles_of_points_at_the_origin(dtype: torch.dtype) -> None:
+    """Also where the squares of the coordinates are too small for the dtype, or too large."""
+    numbers = torch.tensor([0.0, -0.0, 1e-30, 1e25, 1.0, math.inf, math.nan], dtype=dtype)
+    points = torch.cartesian_prod(numbers, numbers).unbind(1)
+    found = []
+    for function in (torch.atan2, jit(lambda y, x: torch.atan2(y, x))):
+        y, x = (t.clone().requires_grad_() for t in points)
+        function(y, x).sum().backward()
+        found.append((y.grad, x.grad))
+    torch.testing.assert_close(found[1], found[0], equal_nan=True)

@@ -192,3 +192,29 @@ def test_alpha_dropout(dropout: Program) -> None:
     if dropout is F.feature_alpha_dropout:
         assert torch.equal(is_kept.all(-1), is_kept.any(-1))
     assert jit(lambda x: dropout(x, 0.3))(x).equal(x)
+
+
+@pytest.mark.parametrize("options_of_jit", [{}, {"memory_budget": 0}])
+@pytest.mark.parametrize(
+    ("sizes", "features", "results"),
+    [
+        ((4, 2, 0), 0, 3),
+        ((4, 0), 0, 3),
+        ((0,), 0, 3),
+        ((4, 5), 5, 0),
+        ((0, 5), 5, 3),
+        ((0, 0), 0, 0),
+    ],
+)
+def test_linear_layers_of_no_features(
+    sizes: tuple[int, ...], features: int, results: int, options_of_jit: dict[str, Any]
+) -> None:
+    """Thunder makes matrices by `reshape(-1, 0)`."""
+
+    def program(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return F.linear(x, weight, bias), F.linear(x, weight), x @ weight.t() + bias
+
+    inputs = doubles(sizes, (results, features), (results,))
+    compiled = jit(program, **options_of_jit)
+    found, expected = differentiated(compiled, *inputs), differentiated(program, *inputs)
+    torch.testing.assert_close(found, expected)

@@ -49,8 +49,9 @@ _ORDERED = ("max", "min", "argmax", "argmin", "cummax", "cummin")
 
 
 def _folded_in(evaluator: Evaluator, step: Step, place: int, x: Any, vals: Vals, made: Val) -> Any:
-    """Elements and first value of a fold in the dtype that these are folded in. Carriers of UInt64
-    with their top bit flipped are in the order of the numbers.
+    """Elements and first value of a fold in the dtype that these are folded in; one of 16 bits, if
+    chosen, rounds them, as in torch. Carriers of UInt64 with their top bit flipped are in the order
+    of the numbers.
     """
     folded = (0, 2) if step.op in scans.TABLE else (0,) if step.op in reductions.TABLE else ()
     if place not in folded:
@@ -59,7 +60,7 @@ def _folded_in(evaluator: Evaluator, step: Step, place: int, x: Any, vals: Vals,
     source = vals(given).dtype if isinstance(given, Ref) else of_number(given)
     dtype = step.kwargs.get("dtype") or (made.dtype if place else source)
     value = x if isinstance(x, Tensor) else evaluator.constant(x, source)
-    value = evaluator.convert(value, source, dtype)
+    value = _stored(evaluator, evaluator.convert(value, source, dtype), dtype)
     return value ^ TOP_BIT if step.op in _ORDERED and dtype is DataType.UInt64 else value
 
 

@@ -46,6 +46,8 @@ from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
 from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
+from thunder_fuser.frontends.thunder.composites.products import matmul
+from thunder_fuser.frontends.thunder.composites.reductions import total
 from thunder_fuser.frontends.thunder.numbers import (
     COMPARISONS,
     compared,
@@ -87,7 +89,7 @@ def _logsumexp(
     complex numbers the largest real part is subtracted, where Thunder looks for the largest. Rows
     of no elements have no maximum to subtract; their result is the logarithm of 0.
     """
-    if isinstance(dim, Sequence) and not dim and x.ndim:
+    if dim is None or (dim in ([], ()) and x.ndim and not _is_empty(x)):
         raise RuntimeError(
             f"logsumexp over dim={dim!r} of a tensor of {x.ndim} dimensions: expected at least one "
             "dimension; name all of them to reduce all"
@@ -95,14 +97,14 @@ def _logsumexp(
     if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
         x = ltorch.to(x, torch.get_default_dtype())
     if not x.ndim:  # Thunder looks for the reduced dimension.
-        return x + 0.0
+        x, dim, keepdim = ltorch.unsqueeze(x, 0), 0, False
     if _is_empty(x):
-        return ltorch.log(ltorch.sum(ltorch.exp(x), dim, keepdim))
+        return ltorch.log(total(ltorch.sum, ltorch.exp(x), dim, keepdim))
     if _is_complex(x):
         largest = constant(ltorch.amax(ltorch.real(x), dim, True))
         largest = ltorch.where(ltorch.isfinite(largest), largest, 0.0)
-        total = ltorch.log(ltorch.sum(ltorch.exp(x - largest), dim, keepdim))
-        return total + (largest if keepdim else ltorch.squeeze(largest, dim))
+        rest = ltorch.log(ltorch.sum(ltorch.exp(x - largest), dim, keepdim))
+        return rest + (largest if keepdim else ltorch.squeeze(largest, dim))
     return symbol(x, dim, keepdim)
 
 
@@ -375,6 +377,8 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     **dict.fromkeys(COMPARISONS, compared),
     **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
     "mean": _mean,
+    "sum": total,
+    "matmul": matmul,
     "nll_loss": _nll_loss,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
@@ -383,9 +387,7 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     ),
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
-    "std": _variance,
-    "var": _variance,
-    "var_mean": _variance,
+    **dict.fromkeys(("std", "var", "var_mean"), _variance),
     "floor_divide": floor_divide,
     "floor_divide_": floor_divide,
     "div": divided,

@@ -43,6 +43,7 @@ from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
+from torch.nn._reduction import legacy_get_string
 
 from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference, floats_alone
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
@@ -51,6 +52,7 @@ from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
+from thunder_fuser.frontends.thunder.composites.losses import cross_entropy_of_probabilities
 from thunder_fuser.frontends.thunder.numbers import (
     checked_calls,
     in_dtype_of,
@@ -178,6 +180,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__getitem__: lambda x, key: ltorch.getitem(x, in_range(x, key)),
         TensorProxy.__pow__: found[ltorch.pow],
         TensorProxy.__ipow__: found[ltorch.pow_],
+        TensorProxy.__matmul__: found[ltorch.matmul],
         TensorProxy.__sub__: found[ltorch.sub],
         TensorProxy.__rsub__: lambda x, other: difference(ltorch.sub, other, x),
         TensorProxy.__isub__: found[ltorch.sub_],
@@ -314,9 +317,9 @@ def _cross_entropy(
     input: TensorProxy,
     target: TensorProxy,
     weight: TensorProxy | None = None,
-    size_average: object = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
-    reduce: object = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> TensorProxy:
@@ -324,13 +327,19 @@ def _cross_entropy(
     target class, and that of all classes; neither counts where the target is ignored.
     """
     floats_alone("cross_entropy", input.dtype)
-    options = (size_average, ignore_index, reduce, reduction)
+    if size_average is not None or reduce is not None:
+        reduction = legacy_get_string(size_average, reduce)
+    options = (None, ignore_index, None, reduction)
     are_classes = input.shape != target.shape
-    if not label_smoothing or not are_classes or not input.numel:
+    if are_classes and not (label_smoothing and input.numel):
         return ltorch.cross_entropy(input, target, weight, *options, label_smoothing)
+    if not input.numel:
+        return -ltorch.cross_entropy(input, target, weight, *options, label_smoothing)
     ltorch._cross_entropy_input_checks(
         input, target, weight, ignore_index, reduction, label_smoothing
     )
+    if not are_classes:
+        return cross_entropy_of_probabilities(input, target, weight, reduction, label_smoothing)
     axis = 1 if input.ndim > 1 else 0
     logarithms = ltorch.log_softmax(input, axis)
     chosen = ltorch.nll_loss(logarithms, target, weight, ignore_index, reduction)

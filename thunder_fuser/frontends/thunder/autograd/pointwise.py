@@ -101,6 +101,17 @@ def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
     return result
 
 
+def _atan2(y: TensorProxy, x: TensorProxy) -> TensorProxy:
+    """The gradient is 0 where the squares add up to 0, as in torch."""
+    result: TensorProxy = prims.atan2(y, x)
+    g, a, b = wide(get_grad(result)), wide(y), wide(x)
+    squares = a * a + b * b
+    factor = ltorch.where(squares == 0, 0.0, ltorch.reciprocal(squares))
+    put(y, g * b * factor)
+    put(x, g * -a * factor)
+    return result
+
+
 def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> TensorProxy:
     # The call: torch executes no primitive of it, where it is not fused.
     result: TensorProxy = ltorch.lerp(start, end, weight)
@@ -226,6 +237,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     PrimIDs.BITWISE_RIGHT_SHIFT: _constant(prims.bitwise_right_shift),
     PrimIDs.MINIMUM: _minimum,
     PrimIDs.LERP: _lerp,
+    PrimIDs.ATAN2: _atan2,
     PrimIDs.REMAINDER: _remainder,
     PrimIDs.POW: _pow,
     PrimIDs.MULTINOMIAL: _constant(prims.multinomial),

@@ -16,7 +16,7 @@ from thunder.core.transforms import (
 )
 from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
-from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_to
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, gradient_of_part, put, put_to
 from thunder_fuser.frontends.thunder.composites.arguments import wide
 from thunder_fuser.frontends.thunder.composites.reductions import EXTREME
 
@@ -102,7 +102,7 @@ def _var_mean(
     x: TensorProxy, dims: Sequence[int], *, correction: float
 ) -> tuple[TensorProxy, TensorProxy]:
     variance, mean = prims.var_mean(x, dims, correction=correction)
-    g, of_mean = wide(get_grad(variance)), wide(get_grad(mean))
+    g, of_mean = wide(gradient_of_part(variance)), wide(gradient_of_part(mean))
     whole = _of_variance(x, dims, g, correction, wide(mean))
     count = max(_count(x, dims), 1)
     put(x, whole + restore_reduced_dims(of_mean * (1 / count), dims, x.shape))

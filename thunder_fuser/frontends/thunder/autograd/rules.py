@@ -8,11 +8,23 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.prims import get_grad, put_grad
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import ProxyTag, TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
 
 Rule = Callable[..., Any]
+
+ProxyTag.register_tag("GRADIENT_OF_PART")
+PART = ProxyTag.GRADIENT_OF_PART
+
+
+def gradient_of_part(result: TensorProxy) -> TensorProxy:
+    """Return the gradient of one of several results of a call. If none reaches it, what the rule
+    computes from that is left out (`patches/gradients/unreached_results.py`).
+    """
+    gradient: TensorProxy = get_grad(result)
+    gradient.tags.add(PART)
+    return gradient
 
 
 def put(x: TensorProxy, gradient: TensorProxy) -> None:

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from thunder_fuser.frontends.thunder.autograd.draws import refuse_draws
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
-from thunder_fuser.frontends.thunder.autograd.rules import Rule
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, gradient_of_part
 
 Function = Callable[..., Any]
 
@@ -52,7 +52,7 @@ def _once_more(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
     result = tree_map(lambda x: _not_an_operand(x, given), symbol(*args, **kwargs))
     wanted = _wanted(operands)
     results = [x for x in tree_flatten(result)[0] if isinstance(x, TensorProxy)]
-    cotangents = [get_grad(x) for x in results if _is_inexact(x)]
+    cotangents = [gradient_of_part(x) for x in results if _is_inexact(x)]
     function = _function(symbol)
     wanted = _reached(function, wanted, args, kwargs)
     if wanted:
@@ -96,7 +96,18 @@ def _backward(function: Function, id: str) -> Symbol:
         name, meta=partial(_types, function), fn=partial(_gradients, function)
     )
     ex.register_implementation(symbol.id, symbol, checker=_always_executable)
+    _BACKWARDS.add(symbol.id)
     return symbol
+
+
+_BACKWARDS: set[Any] = set()
+
+
+def is_backward_of_call(symbol: Symbol) -> bool:
+    """True for what computes the gradients of a call that is torch's as a whole. Gradients of its
+    results may be None.
+    """
+    return symbol.id in _BACKWARDS
 
 
 def _reached(
@@ -109,7 +120,7 @@ def _reached(
         given = tree_map(ltorch._get_fake_arg, (args, kwargs))
         try:
             leaves, roots = _run(function, wanted, *given)
-            seeds = [torch.empty_like(x) for x in roots if x.requires_grad]
+            seeds = [torch.empty_like(x) if x.requires_grad else None for x in roots]
             found = _differentiated(roots, leaves, seeds)
         except (DataDependentOutputException, *_UNDERIVED):
             return tuple(wanted)
@@ -121,7 +132,7 @@ def _types(
     wanted: Sequence[int],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    *cotangents: TensorProxy,
+    *cotangents: TensorProxy | None,
 ) -> tuple[TensorProxy, ...]:
     operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
     chosen = [operands[k] for k in wanted]
@@ -133,16 +144,16 @@ def _gradients(
     wanted: Sequence[int],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    *cotangents: torch.Tensor,
+    *cotangents: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
     """Return the gradients of a call.
 
     wanted      numbers of the differentiated operands, among all tensors of args and kwargs
-    cotangents  gradients of its floating-point and complex results, in order
+    cotangents  gradients of its floating-point and complex results, in order; None for those that
+                no gradient reaches
     """
     leaves, roots = _run(function, wanted, args, kwargs)
-    pairs = zip(roots, cotangents, strict=True)
-    found = _differentiated(roots, leaves, [g for x, g in pairs if x.requires_grad])
+    found = _differentiated(roots, leaves, cotangents)
     given = zip(leaves, found, strict=True)
     return tuple(torch.zeros_like(x) if gradient is None else gradient for x, gradient in given)
 
@@ -163,13 +174,18 @@ def _run(
 
 
 def _differentiated(
-    roots: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
+    roots: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    seeds: Sequence[torch.Tensor | None],
 ) -> tuple[Any, ...]:
-    """Return the gradients of the leaves, None for those that no result depends on."""
-    reached = [x for x in roots if x.requires_grad]
-    if not reached or not leaves:
+    """Return the gradients of the leaves, None for those that no result depends on. `seeds`: those
+    of the results, None for results without one.
+    """
+    pairs = [(x, g) for x, g in zip(roots, seeds, strict=True) if x.requires_grad and g is not None]
+    if not pairs or not leaves:
         return (None,) * len(leaves)
-    found: tuple[Any, ...] = torch.autograd.grad(reached, leaves, seeds, allow_unused=True)
+    reached, given = zip(*pairs, strict=True)
+    found: tuple[Any, ...] = torch.autograd.grad(reached, leaves, given, allow_unused=True)
     return found
 
 

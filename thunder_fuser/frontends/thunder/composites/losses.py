@@ -142,6 +142,29 @@ def _binary_cross_entropy_with_logits(
     return _reduced(rounded(losses, input), reduction, size_average, reduce)
 
 
+def cross_entropy_of_probabilities(
+    input: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None,
+    reduction: str,
+    label_smoothing: float,
+) -> TensorProxy:
+    """Cross-entropy with a probability for each class. Thunder adds up negated terms, whose sum is
+    0 where torch's is -0.
+    """
+    axis = 1 if input.ndim > 1 else 0
+    classes = input.shape[axis]
+    if label_smoothing > 0:
+        target = target * (1 - label_smoothing) + label_smoothing / classes
+    terms = ltorch.log_softmax(input, axis) * target
+    if weight is not None:
+        terms = terms * ltorch.reshape(weight, [-1] + [1] * (input.ndim - 2))
+    if reduction == "none":
+        return -ltorch.sum(terms, axis)
+    loss = -ltorch.sum(terms)
+    return loss / (input.numel // classes) if reduction == "mean" else loss
+
+
 def _kl_div(
     input: TensorProxy,
     target: TensorProxy,

@@ -1,14 +1,17 @@
-"""Composites: einsum of two operands, and of one that it permutes."""
+"""Matrix products: einsum of two operands, and of one that it permutes; `matmul` of no elements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from string import ascii_letters
 from types import MappingProxyType
 from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, floats
 from thunder_fuser.frontends.thunder.composites.views import permuted
 
@@ -22,7 +25,7 @@ def einsum(equation: str, *operands: Any) -> TensorProxy:
     if not isinstance(equation, str) or len(operands) != 2:
         raise Unusual
     floats(*operands)
-    terms, arrow, out = equation.replace(" ", "").partition("->")
+    terms, arrow, out = _without_dots(equation.replace(" ", ""), *operands).partition("->")
     left, comma, right = terms.partition(",")
     names = (left, right, out)
     if not (arrow and comma) or not all(n.isalpha() and len({*n}) == len(n) for n in names):
@@ -57,6 +60,19 @@ def einsum(equation: str, *operands: Any) -> TensorProxy:
     return ltorch.permute(whole, [found.index(k) for k in out])
 
 
+def _without_dots(equation: str, *operands: TensorProxy) -> str:
+    """Name the dimensions that `...` stands for, which must be as many in both operands."""
+    terms = equation.partition("->")[0].split(",")
+    if len(terms) != len(operands) or "..." not in equation:
+        return equation
+    pairs = zip(terms, operands, strict=True)
+    counts = {x.ndim - len(term) + 3 for term, x in pairs if "..." in term}
+    free = [k for k in ascii_letters if k not in equation]
+    if len(counts) != 1 or not 0 <= min(counts) <= len(free):
+        raise Unusual
+    return equation.replace("...", "".join(free[: counts.pop()]))
+
+
 def _matrices(
     x: TensorProxy,
     names: str,
@@ -74,6 +90,17 @@ def _matrices(
         for name in group:
             counts[k] *= sizes[name]
     return ltorch.reshape(moved, [*(sizes[k] for k in batch), *counts])
+
+
+def matmul(symbol: Symbol, x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    """Multiply several empty matrices by one as by several: Thunder makes one matrix of them by
+    `reshape(-1, 0)`, whose rows cannot be found out.
+    """
+    is_folded = isinstance(other, TensorProxy) and x.ndim > 2 and other.ndim == 2
+    if is_folded and is_static((*x.shape, *other.shape)) and 0 in (*x.shape, *other.shape):
+        other = ltorch.expand(other, (*x.shape[:-2], *other.shape))
+    found: TensorProxy = symbol(x, other)
+    return found
 
 
 PARTS: Mapping[str, Callable[..., Any]] = MappingProxyType({"einsum": einsum})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
@@ -39,8 +40,13 @@ def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
     """p-norm over `dim`; for finite p >= 0 its gradient is 0 where the norm is 0. That of one
     element is its absolute value, whatever its power would round to.
     """
-    floats(x)
+    known(x)
     axes = list(axes_of(x, dim))
+    if not x.numel and dtypes.is_inexact_dtype(x.dtype) and all(x.shape[k] for k in axes):
+        # Torch's shape rule takes negative dimensions for empty ones, which have no such norm.
+        nothing: TensorProxy = ltorch.sum(ltorch.abs(x), axes, keepdim)
+        return nothing
+    floats(x)
     if type(p) not in (int, float) or not axes or not x.numel:
         raise Unusual
     sizes = ltorch.abs(wide(x))
@@ -145,6 +151,17 @@ def _min(x: TensorProxy, other: Any = None) -> TensorProxy:
         raise Unusual
     least: TensorProxy = EXTREME(x, False, list(range(x.ndim)), False)
     return least
+
+
+def total(
+    symbol: Symbol, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorProxy:
+    """Sum over all dimensions if none is given, also as an empty sequence of them, which Thunder's
+    gradient takes for no dimension.
+    """
+    every = isinstance(dim, Sequence) and not dim
+    found: TensorProxy = symbol(x, None if every else dim, keepdim, dtype=dtype)
+    return found
 
 
 def _nansum(x: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import thunder.torch as ltorch
@@ -39,7 +40,6 @@ from thunder_fuser.frontends.thunder.updates.updated_arguments import (
 )
 
 _original: Callable[..., Sequence[TensorProxy]] = transforms._grad_fn_map[PrimIDs.UPDATE_ALIASES]
-_on_trace_of_thunder: Callable[..., TraceCtx] = autodiff.grad_transform_on_trace
 
 
 def _slice_back(gradient: TensorProxy, view: BoundSymbol) -> TensorProxy:
@@ -218,14 +218,16 @@ def _put_gradients(aliases: Sequence[_Alias]) -> None:
         put_grad(root.old, ltorch.where(is_written != 0, _zero(of_root), of_root))
 
 
-def _on_trace(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
+def _on_trace(
+    original: Callable[..., TraceCtx], trace: TraceCtx, /, *args: Any, **kwargs: Any
+) -> TraceCtx:
     """Differentiate a trace, whose history grad transforms may ask."""
     if is_patched():
         trace = with_updated_results(trace)
     token = _history.set(_History(trace))
     try:
         with differentiating(trace):
-            found = _on_trace_of_thunder(trace, *args, **kwargs)
+            found = original(trace, *args, **kwargs)
     finally:
         _history.reset(token)
     if is_patched():
@@ -260,4 +262,4 @@ def _unseen(symbol: BoundSymbol) -> BoundSymbol:
 def register() -> None:
     """Patch Thunder's grad transforms."""
     transforms.register_grad(PrimIDs.UPDATE_ALIASES, _update_aliases)
-    autodiff.grad_transform_on_trace = _on_trace
+    autodiff.grad_transform_on_trace = partial(_on_trace, autodiff.grad_transform_on_trace)

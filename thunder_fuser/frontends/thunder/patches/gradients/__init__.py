@@ -6,6 +6,7 @@ from thunder_fuser.frontends.thunder.patches.gradients import (
     grad_rules,
     nll_gradients,
     rematerialization,
+    unreached_results,
 )
 
 PATCHES = (
@@ -14,4 +15,5 @@ PATCHES = (
     grad_rules,
     nll_gradients,
     rematerialization,
+    unreached_results,
 )

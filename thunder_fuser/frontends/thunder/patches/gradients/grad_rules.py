@@ -12,6 +12,7 @@ from thunder.transforms import autodiff
 from thunder_fuser.frontends.thunder.autograd import (
     activations,
     complex_numbers,
+    empty_products,
     indexing,
     pointwise,
     setitem,
@@ -42,7 +43,7 @@ def _rule(bsym: BoundSymbol, **options: Any) -> tuple[Rule | None, Any]:
     rule, executor = _original(bsym, **options)
     if not is_patched():
         return rule, executor
-    rule = _WRONG.get(bsym.sym.id) or rule
+    rule = _WRONG.get(bsym.sym.id) or empty_products.rule_of(bsym) or rule
     rule = rule or _MISSING.get(bsym.sym.id) or torch_calls.rule_of(bsym)
     return complex_numbers.rule_of(bsym, rule), executor
 

@@ -1,0 +1,96 @@
+"""Default arguments that are tensors, modules, or collections of them, as in Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+
+from tests.frontends.thunder.programs import jit
+
+SCALE = torch.tensor([1.0, 2.0])
+LAYER = torch.nn.Linear(2, 2)
+X = torch.tensor([3.0, 5.0])
+
+
+def positional(x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+    return x * scale
+
+
+def keyword(x: torch.Tensor, *, scale: torch.Tensor = SCALE) -> torch.Tensor:
+    return x * scale
+
+
+def collected(x: torch.Tensor, given: Any = ({"scale": SCALE}, [2.0])) -> torch.Tensor:
+    return x * given[0]["scale"] * given[1][0]
+
+
+def layered(x: torch.Tensor, layer: torch.nn.Module = LAYER) -> torch.Tensor:
+    return layer(x)  # type: ignore[no-any-return]
+
+
+def unread(x: torch.Tensor, scale: torch.Tensor = SCALE, factor: float = 1.5) -> torch.Tensor:
+    return x * factor
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return self.scaled(x) + self.of_class(x, scale=scale)
+
+    def scaled(self, x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return x * scale
+
+    @classmethod
+    def of_class(cls, x: torch.Tensor, *, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return x * scale
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(positional, keyword, collected, layered, unread),
+        lambda x: positional(x) + keyword(x),
+        lambda x: positional(x, x) + keyword(x, scale=x),
+        lambda x, scale=SCALE: (lambda y, inner=scale: y * inner)(x),
+        functools.partial(positional, scale=SCALE * 2),
+        functools.partial(positional, X),
+        Scaled(),
+        Scaled().scaled,
+    ],
+)
+def test_each_call_reads_default_arguments(function: Callable[..., torch.Tensor]) -> None:
+    compiled = jit(function)
+    given = () if isinstance(function, functools.partial) and function.args else (X,)
+    torch.testing.assert_close(compiled(*given), function(*given))
+    SCALE.add_(1)
+    try:
+        torch.testing.assert_close(compiled(*given), function(*given))
+    finally:
+        SCALE.sub_(1)
+    assert thunder.cache_misses(compiled) == 1
+
+
+def test_a_default_argument_that_is_replaced() -> None:
+    def scaled(x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return x * scale
+
+    compiled = jit(scaled)
+    compiled(X)
+    for other in (SCALE * 3, torch.tensor(2.0), 4.0):
+        scaled.__defaults__ = (other,)
+        torch.testing.assert_close(compiled(X), X * other)
+
+
+def test_a_parameter_as_default_argument_gets_its_gradient() -> None:
+    weight = torch.nn.Parameter(SCALE.clone())
+
+    def weighted(x: torch.Tensor, weight: torch.Tensor = weight) -> torch.Tensor:
+        return (x * weight).sum()
+
+    jit(weighted)(X).backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, X)
