@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     comparisons,
+    container_classes,
     containers_built,
     descriptors,
     dictionary_keys,
@@ -24,6 +25,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 PATCHES = (
     attribute_lookups,
     comparisons,
+    container_classes,
     containers_built,
     dictionary_keys,
     descriptors,
