@@ -306,6 +306,8 @@ MASKS = {
     "bools": lambda x: x[x[:, 0] > 0] * 2,
     "bools beside a number": lambda x: x[x[:, 0] > 0, 1],
     "bytes": lambda x: x[(x[:, 0] > 0).byte()] * 2,
+    "a bool without dimensions": lambda x: x[x.sum() > 0],
+    "a bool, both without dimensions": lambda x: x.sum()[x.sum() > 0] * 2,
 }
 
 

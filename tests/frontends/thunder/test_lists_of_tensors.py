@@ -107,3 +107,17 @@ def test_a_copy_of_what_has_a_history_is_refused() -> None:
 
     with pytest.raises(NotImplementedError, match="copies are no leaves"):
         jit(program)(torch.ones(3, requires_grad=True))
+
+
+def test_gradients_are_clipped_by_their_total_norm() -> None:
+    """torch groups the tensors by device and dtype first."""
+
+    def program(xs: list[Tensor]) -> Any:
+        total = torch.nn.utils.get_total_norm(xs)
+        largest = torch.nn.utils.get_total_norm(xs, float("inf"), foreach=True)
+        torch.nn.utils.clip_grads_with_norm_(xs, 1.0, total)
+        return total, largest, *xs
+
+    given = [torch.randn(3), torch.randn(2, dtype=torch.float64), torch.randn(4)]
+    found, expected = (run([x.clone() for x in given]) for run in (jit(program), program))
+    torch.testing.assert_close(found, expected)

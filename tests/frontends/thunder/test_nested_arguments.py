@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.frontends.thunder.programs import jit
+from tests.frontends.thunder.programs import check, jit
 
 Joined = Callable[[Sequence[Tensor]], Tensor]
 CALLS: dict[str, Joined] = {
@@ -78,3 +79,34 @@ def test_tensors_in_an_index() -> None:
 
     x = torch.randn(3, 4)
     assert torch.equal(jit(program)(x), program(x))
+
+
+def set_columns(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[:, range(2)] = 0
+    return x
+
+
+OF_OTHER_SEQUENCES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a tensor of a range": lambda x: torch.tensor(range(3, 7)) + x[0, 0],
+    "a tensor of a range, with a step": lambda x: torch.as_tensor(range(5, 0, -2)) + x[0],
+    "another tensor of a range": lambda x: x.new_tensor(range(3)) + x,
+    "a tensor of a deque": lambda x: torch.tensor(deque([1, 2, 3])) + x,
+    "an index": lambda x: x[:, range(2)] * 2,
+    "an index that is written at": set_columns,
+    "of sizes": lambda x: torch.tensor(range(x.shape[1])) * x,
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHER_SEQUENCES)
+def test_a_range_or_a_deque_is_taken_for_a_list(name: str) -> None:
+    check(OF_OTHER_SEQUENCES[name], torch.rand(2, 3))
+
+
+def test_a_range_that_is_an_argument_is_guarded() -> None:
+    def program(x: Tensor, places: range) -> Tensor:
+        return x[:, places] + torch.tensor(places)
+
+    compiled, x = jit(program), torch.rand(2, 3)
+    for places in (range(2), range(1, 3), range(3), range(2)):
+        assert torch.equal(compiled(x, places), program(x, places))

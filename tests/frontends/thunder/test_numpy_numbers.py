@@ -50,3 +50,20 @@ def test_gradients() -> None:
         lambda x: F32(2) * (x / np.sqrt(x.shape[-1])).exp() - F64(3) * x,
         torch.randn(3, 4).requires_grad_(),
     )
+
+
+INDICES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "rows": lambda x: x[np.array([0, 2])] * 2,
+    "columns": lambda x: x[:, np.array([0, -1])] * 2,
+    "a triangle": lambda x: x[np.tril_indices(3, -1)] * 2,
+    "pairs": lambda x: x[np.array([0, 1]), torch.tensor([1, 2])] * 2,
+    "of two dimensions": lambda x: x[np.array([[0, 1], [2, 0]])] * 2,
+    "a mask": lambda x: x[np.array([True, False, True])] * 2,
+    "a mask of two dimensions": lambda x: x[np.eye(3, 4) > 0] * 2,
+    "a place": lambda x: x[np.array(1)] * 2,
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_an_array_is_an_index(name: str) -> None:
+    check(INDICES[name], torch.randn(3, 4, requires_grad=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -213,3 +214,41 @@ def test_to_look_for_a_key_reads_no_elements_of_elements() -> None:
         held.given = {"a": [torch.ones(size) for size in sizes]}
         assert torch.equal(compiled(x, held, {}), of_an_attribute(x, held, {}))
     assert thunder.cache_misses(compiled) == 1
+
+
+class Reduction(enum.Enum):
+    MEAN = "mean"
+    SUM = "sum"
+
+
+class Table(type):
+    """Of classes that have items."""
+
+    def __getitem__(cls, scale: int) -> int:
+        return scale + 1
+
+
+class Scales(metaclass=Table):
+    pass
+
+
+def of_an_unknown_member(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return x * len(Reduction["MAX"].value)
+    except KeyError:
+        return x + 1
+
+
+ITEMS_OF_CLASSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a member": lambda x: x.mean() if Reduction["MEAN"] is Reduction.MEAN else x,
+    "a member by a computed name": lambda x: x * len(Reduction["su".upper() + "M"].value),
+    "no member": of_an_unknown_member,
+    "an item of a class": lambda x: x * Scales[2],
+    "a generic class": lambda x: x * 2 if list[int] is not None else x,
+}
+
+
+@pytest.mark.parametrize("name", ITEMS_OF_CLASSES)
+def test_items_of_classes(name: str) -> None:
+    x = torch.arange(3.0)
+    assert torch.equal(jit(ITEMS_OF_CLASSES[name])(x), ITEMS_OF_CLASSES[name](x))

@@ -65,6 +65,14 @@ CALLS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
         torch.zeros_like(input=x),
         torch.full_like(input=x, fill_value=2),
     ),
+    "no memory to write to": lambda x: (
+        torch.matmul(x, x.T, out=None),
+        torch.add(x, x, out=None),
+        torch.sum(x, 0, out=None),
+        torch.max(x, 1, out=None).values,
+        torch.cat([x, x], out=None),
+        torch.zeros(4, out=None) + x,
+    ),
 }
 
 

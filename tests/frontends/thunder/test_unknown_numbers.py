@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import thunder
 import torch
@@ -23,7 +24,15 @@ COMPUTED: dict[str, Callable[[Tensor], Any]] = {
     "a bool": lambda x: x * (x > 0).all().item(),
     "a fill": lambda x: x.masked_fill(x > 0, x.max().item()),
     "a bound": lambda x: x.clamp(max=x.mean().item()),
+    "a factor of terms": lambda x: torch.addcmul(x, x, x, value=x.sum().item()),
+    "a tensor as a factor of terms": lambda x: torch.addcmul(x, x, x, value=x.sum()),
+    "a tensor as a factor of quotients": lambda x: torch.addcdiv(x, x, x + 1, value=1 - x.sum()),
     "a full tensor": lambda x: torch.full((2,), COUNTS.sum().item()) + x.sum(),
+    "a tensor of one": lambda x: torch.tensor(x.sum().item()) + x,
+    "a tensor of a count": lambda x: torch.tensor(COUNTS.sum().item()) + x,
+    "a tensor of a list": lambda x: torch.tensor([[x.sum().item(), 2], [COUNTS.sum().item(), 0]]),
+    "a tensor of tensors": lambda x: torch.as_tensor([x.sum(), 2.0]) * x,
+    "a tensor of a tensor": lambda x: torch.tensor(x.detach()) * x,
     "is there": lambda x: x * 2 if x.sum().item() is not None else x,
     "its type": lambda x: x * 2 if isinstance(x.sum().item(), float) else x,
     "the type of a count": lambda x: x if isinstance(COUNTS.sum().item(), float) else x * 3,
@@ -49,6 +58,7 @@ DECIDING: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct", "ignore:Converting a tensor")
 @pytest.mark.parametrize("name", COMPUTED)
 def test_it_is_computed_with(name: str) -> None:
     check(COMPUTED[name], torch.tensor([0.5, 1.25]))
@@ -70,3 +80,16 @@ def test_conversions_are_printed_as_before() -> None:
 def test_dtypes_that_a_trace_has_not_are_named() -> None:
     with pytest.raises(Exception, match=r"torch.uint16: a trace has no tensors of this dtype"):
         jit(torch.clone)(torch.ones(2).to(torch.uint16))
+
+
+def test_an_array_of_numpy_is_copied() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x * torch.tensor(np.arange(2)) + torch.tensor(np.ones((2, 2)), dtype=torch.float16)
+
+    check(program, torch.tensor([0.5, 1.25]))
+
+
+@pytest.mark.parametrize("data", [None, "text", {1, 2}])
+def test_a_tensor_of_anything_else_raises(data: Any) -> None:
+    with pytest.raises(NotImplementedError, match="make the tensor outside"):
+        jit(lambda x: torch.tensor(data) + x)(torch.ones(2))

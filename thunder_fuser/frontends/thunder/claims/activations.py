@@ -146,7 +146,7 @@ def _refuse_scaled(*operands: object, value: object = None) -> Refusal | None:
     """Refuse all but tensors, and a known number, that torch converts to one common dtype: with
     integers, 0.5 becomes 0.
     """
-    if isinstance(value, NumberProxy):
+    if isinstance(value, (NumberProxy, TensorProxy)):
         return Refusal("number", "not whole: a number is unknown until the function runs")
     tensors = [x for x in operands if isinstance(x, TensorProxy)]
     try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
+import numpy
 import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import constant, rounded, wide
 
@@ -65,11 +67,76 @@ def _is_number(value: Any) -> bool:
     )
 
 
+def _tensor(data: Any, **options: Any) -> TensorProxy:
+    """A tensor of numbers, or of lists of such, some of which are tensors, or are read of tensors
+    as the program runs. No gradient goes through them.
+    """
+    if isinstance(data, numpy.ndarray):
+        options["dtype"] = options.get("dtype") or torch.tensor(data).dtype
+        data = data.tolist()
+    leaves = [*_leaves(data)]
+    if not all(isinstance(x, _NUMBERS) for x in leaves):
+        raise _refused("tensor", data)
+    if options.get("requires_grad"):
+        raise NotImplementedError(
+            "tensor(.., requires_grad=True): a trace makes no leaves; make it outside of the "
+            "compiled function, and pass it as an argument"
+        )
+    if not any(isinstance(x, NumberProxy | TensorProxy) for x in leaves):
+        return ltorch.tensor(data, **options)
+    kept = _known("tensor", options)
+    if kept.get("dtype") is None:
+        kept["dtype"] = reduce(torch.promote_types, map(_type_of, leaves))
+    if isinstance(data, TensorProxy):
+        return ltorch.to(constant(data), **kept)
+    if isinstance(data, list | tuple):
+        return ltorch.stack([_tensor(_item(x), **kept) for x in data])
+    return ltorch.full((), data, **kept)
+
+
+_NUMBERS = (bool, int, float, complex, numpy.generic, NumberProxy, TensorProxy)
+
+
+def _refused(name: str, data: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"{name} of a {type(data).__name__}: make the tensor outside of the compiled function, and "
+        "pass it as an argument"
+    )
+
+
+def _leaves(data: Any) -> Iterator[Any]:
+    """Yield the numbers and tensors in lists."""
+    if not isinstance(data, list | tuple):
+        yield data
+        return
+    for x in data:
+        yield from _leaves(x)
+
+
+def _item(x: Any) -> Any:
+    """Return what a list of numbers holds: a tensor there is one number."""
+    if not isinstance(x, TensorProxy):
+        return x
+    if x.numel != 1:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    return ltorch.reshape(x, ())
+
+
+def _type_of(x: Any) -> torch.dtype:
+    """Return the dtype of a new tensor of a number or tensor."""
+    if isinstance(x, TensorProxy):
+        return dtypes.to_torch_dtype(x.dtype)
+    kind = x.python_type if isinstance(x, NumberProxy) else type(x)
+    return torch.tensor(kind(0)).dtype
+
+
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:
     """A tensor unchanged or converted, or a new tensor of numbers."""
     options = {k: v for k, v in (("dtype", dtype), ("device", device)) if v is not None}
+    if isinstance(data, numpy.ndarray):  # Of which the tensor would be a view.
+        raise _refused("as_tensor", data)
     if not isinstance(data, TensorProxy):
-        return ltorch.tensor(data, **options)
+        return _tensor(data, **options)
     return ltorch.to(data, **options) if options else data
 
 
@@ -121,6 +188,7 @@ def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
+    torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     **dict.fromkeys((torch.clone, torch.Tensor.clone, ltorch.clone), _clone),
     torch.eye: _eye,

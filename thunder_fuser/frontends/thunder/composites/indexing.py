@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
@@ -34,7 +35,7 @@ def in_range(x: Any, key: Any) -> Any:
 
     Raises IndexError for a list with an index out of range.
     """
-    key = _of_several(key)
+    key = _of_several(_of_arrays(key))
     given = key if isinstance(key, tuple) else (key,)
     entries = [_of_bools(x, given, k) for k in range(len(given))]
     entries = [_within(x, entries, k) for k in range(len(entries))]
@@ -59,6 +60,24 @@ def in_range(x: Any, key: Any) -> Any:
             # Thunder will add the size again.
             entries[k] = ltorch.where(index < -size, index - size, index)
     return tuple(entries) if isinstance(key, tuple) else entries[0]
+
+
+def _of_arrays(key: Any) -> Any:
+    """Return a key with lists or tensors in place of arrays of NumPy."""
+    given = key if isinstance(key, tuple) else (key,)
+    if not any(isinstance(entry, numpy.ndarray) for entry in given):
+        return key
+    entries = [e for entry in given for e in _of_array(entry)]
+    return tuple(entries) if isinstance(key, tuple) or len(entries) > 1 else entries[0]
+
+
+def _of_array(entry: Any) -> list[Any]:
+    """Return the entries that stand for one: for each dimension of a mask, those of its places."""
+    if not isinstance(entry, numpy.ndarray) or not entry.ndim:
+        return [entry.item() if isinstance(entry, numpy.ndarray) else entry]
+    if entry.dtype == bool and entry.ndim > 1:
+        return [places.tolist() for places in entry.nonzero()]
+    return [entry.tolist() if entry.ndim == 1 else ltorch.tensor(entry.tolist())]
 
 
 def _of_several(key: Any) -> Any:

@@ -1,9 +1,8 @@
 """Norms that also return the statistics that their gradients read, in fp32 for 16-bit inputs.
 
 Thunder's own return the result alone, and a backward cannot read a call's intermediate values. The
-operations are Thunder's, except that 16-bit operands are converted before they meet a statistic:
-Thunder takes the statistic of a whole tensor for a number, which does not promote. Statistics have
-the rank of the normalised tensor, with size 1 in reduced dimensions.
+operations are Thunder's, except that 16-bit operands are converted first. Statistics have the rank
+of the normalised tensor, with size 1 in reduced dimensions.
 """
 
 from __future__ import annotations

@@ -26,8 +26,11 @@ def as_assigned(module: ThunderModule, name: str, value: Any) -> tuple[str, Any]
     that it may begin with, and the value to keep.
     """
     name = name.removeprefix(".")
-    if isinstance(value, torch.Tensor) and not module.get_buffer(name).requires_grad:
-        value = value.detach()
+    if isinstance(value, torch.Tensor):
+        owner, _, last = name.rpartition(".")
+        held = module.get_submodule(owner)._buffers.get(last)
+        if held is None or not held.requires_grad:  # None: the first call that needs it makes it
+            value = value.detach()
     return name, value
 
 

@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     comparisons,
+    container_classes,
     containers_built,
     default_arguments,
     descriptors,
@@ -25,6 +26,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 PATCHES = (
     attribute_lookups,
     comparisons,
+    container_classes,
     containers_built,
     default_arguments,
     dictionary_keys,

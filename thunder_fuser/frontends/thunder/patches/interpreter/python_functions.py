@@ -202,6 +202,10 @@ def _clear(held: MutableSequence[Any]) -> None:
     del held[:]
 
 
+def _from_keys(keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+    return {key: value for key in keys}  # noqa: C420  # which would call this again
+
+
 def _clear_items(held: dict[Any, Any]) -> None:
     for key in [*held]:
         del held[key]
@@ -263,6 +267,7 @@ _INTERPRETED: Mapping[Any, Function] = {
     list.insert: _insert,
     list.remove: _remove,
     list.clear: _clear,
+    dict.fromkeys: _from_keys,
     dict.clear: _clear_items,
     OrderedDict.clear: _clear_items,
     OrderedDict.move_to_end: _move_to_end,

@@ -8,6 +8,9 @@ the time to compile a model: `getattr` of a module asks up to six times. `a, b =
 iterator. Here `dict.__getitem__`, `dict.__contains__` and their like are called at once. Values,
 their provenance and the guards that follow from it are made there, and are the same, except that
 neither `k in d` nor `a, b = c` reads the elements of elements any more.
+
+Of a class, Thunder asks for `__class_getitem__`. Here its own type comes first, as in Python:
+`Color["RED"]` of an enumeration.
 """
 
 from __future__ import annotations
@@ -37,11 +40,18 @@ def _subscript(inst: Any, /, stack: Any, **state: Any) -> Any:
     """
     held = stack.getitem_wrapped(-2)
     item = _ITEMS.get(type(unwrap(held)))
+    if isinstance(unwrap(held), type) and hasattr(type(unwrap(held)), "__getitem__"):
+        item = _of_a_class
     if item is None or not is_patched():
         return _original_subscript(inst, stack=stack, **state)
     index = stack.pop_wrapped()
     stack.pop_wrapped()
     return check_and_append(stack, interpreter._interpret_call(item, held, index))
+
+
+def _of_a_class(held: Any, index: Any) -> Any:
+    """The item that the type of a class finds, as `Enum` does by names of its members."""
+    return type(held).__getitem__(held, index)
 
 
 def _membership(inst: Any, /, stack: Any, **state: Any) -> Any:

@@ -65,6 +65,13 @@ def _indexed(original: Function, x: Any, /, key: Sequence[Any]) -> Any:
     return original(x, key)
 
 
+def _indexed_whole(original: Function, x: Any, /, key: Any) -> Any:
+    """Index a tensor of no dimensions, of which a mask of none selects a copy or nothing."""
+    if x.ndim:
+        return original(x, key)
+    return _indexed(original, x, key if isinstance(key, tuple) else (key,))
+
+
 _OPERATORS: Mapping[str, str] = {"unique": "unique_dim"}
 """Operators of functions that have another name."""
 
@@ -83,6 +90,7 @@ def register() -> None:
     """Patch how Thunder looks for replacements to use `_lookaside`, and its methods of tensors."""
     ask_first(_lookaside, kinds=_FUNCTIONS)
     clang._advanced_indexing = partial(_indexed, clang._advanced_indexing)
+    clang.getitem = partial(_indexed_whole, clang.getitem)
     for name, original in METHODS.items():
         if _has_unknown_size(getattr(torch.Tensor, name, None)):
             METHODS[name] = partial(_method, name, original)

@@ -64,6 +64,23 @@ def _powers_of_one(base: Any, exponents: Sequence[Any]) -> list[Any]:
     return [_power(_at(k, base), exponent) for k, exponent in enumerate(exponents)]
 
 
+def _grouped(
+    lists: Sequence[Sequence[Any]], with_indices: bool = False
+) -> dict[tuple[Any, Any], tuple[list[list[Any]], list[int]]]:
+    """Return lists of the tensors with one device and dtype, and their places, if asked for."""
+    found: dict[tuple[Any, Any], tuple[list[list[Any]], list[int]]] = {}
+    for k, first in enumerate(lists[0]):
+        key = (first.device, first.dtype)
+        if key not in found:
+            found[key] = ([[] for _ in lists], [])
+        groups, places = found[key]
+        for group, held in zip(groups, lists, strict=True):
+            group.append(held[k])
+        if with_indices:
+            places.append(k)
+    return found
+
+
 def _in_place(function: Function) -> Function:
     def call(self: Sequence[Any], *args: Any, **kwargs: Any) -> None:
         function(self, *args, **kwargs)
@@ -97,6 +114,7 @@ def _interpreted() -> Mapping[Function, Function]:
             found[getattr(torch, name)] = _in_place(call) if method[-1] == "_" else call
     found[torch._foreach_norm] = _each(_norm)
     found[torch._foreach_pow] = _powers_of_one
+    found[torch._C._group_tensors_by_device_and_dtype] = _grouped
     return found
 
 

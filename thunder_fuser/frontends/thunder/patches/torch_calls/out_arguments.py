@@ -1,19 +1,22 @@
 """`out=` of torch functions: the result, then an update of the given tensor.
 
-Thunder's operations have no such argument, or refuse it. The power iteration of `spectral_norm`
-writes to its buffers that way.
+Thunder's operations have no such argument, or refuse it, also where it is None. The power iteration
+of `spectral_norm` writes to its buffers that way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import INTERPRETER_SIGNALS, interpreter_needs_wrap, unwrap
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from torch._ops import OpOverloadPacket
 
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
@@ -24,10 +27,28 @@ Function = Callable[..., Any]
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     out = kwargs.get("out")
-    if out is None or not isinstance(unwrap(out), TensorProxy):
+    is_given = isinstance(unwrap(out), TensorProxy)
+    if out is None or not (is_given or (unwrap(out) is None and _takes_out(_name(fn)))):
         return original(fn, *args, **kwargs)
     found = original(fn, *args, **{k: v for k, v in kwargs.items() if k != "out"})
-    return partial(_written, found) if callable(found) else found
+    return partial(_written if is_given else _returned, found) if callable(found) else found
+
+
+def _name(fn: Any) -> str:
+    name: str = fn.name if isinstance(fn, Symbol) else getattr(fn, "__name__", "")
+    return name
+
+
+@cache
+def _takes_out(name: str) -> bool:
+    """True for the name of an operator of torch that has this argument."""
+    packet = getattr(torch.ops.aten, name, None)
+    return isinstance(packet, OpOverloadPacket) and any("out" in o for o in packet.overloads())
+
+
+def _returned(function: Function, *args: Any, out: Any, **kwargs: Any) -> Any:
+    """Call a replacement without `out`, which is None."""
+    return function(*args, **kwargs)
 
 
 def _written(function: Function, *args: Any, out: Any, **kwargs: Any) -> Any:

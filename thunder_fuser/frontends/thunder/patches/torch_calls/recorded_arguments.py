@@ -2,11 +2,12 @@
 
 Thunder records the list itself: `x[index]` with `index[0] = 1` after it read the later place, and
 `torch.cat(states)` with `states.append(y)` after it concatenated `y`, or raised if `y` depends on
-it. Here a call records a copy.
+it. Here a call records a copy; of a range or a deque, which a trace cannot hold, as a list.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from thunder.core.symbol import Symbol
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
-_CONTAINERS = (list, dict, tuple)
+_OTHER_SEQUENCES = (range, deque)
+_CONTAINERS = (list, dict, tuple, *_OTHER_SEQUENCES)
 
 
 def _of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,7 +37,7 @@ def _copy(value: Any) -> Any:
         return {key: _copy(x) for key, x in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(_copy, value))
-    return value
+    return [*map(_copy, value)] if type(value) in _OTHER_SEQUENCES else value
 
 
 def register() -> None:
