@@ -355,6 +355,25 @@ def test_lanes_lie_along_memory(
         assert access.instructions(found.lanes.vector) * 4 == found.lanes.vector
 
 
+@pytest.mark.parametrize(
+    ("sizes", "dims", "rows"),
+    [
+        ((65536, 4), (1,), 64),
+        ((2, 64, 16, 2, 16, 2), (3, 5), 64),
+        ((4096, 512), (1,), 8),
+        ((65520, 4), (1,), 16),
+        ((65537, 4), (1,), 8),
+        ((256, 4), (1,), 16),
+    ],
+)
+def test_a_core_has_more_of_short_rows_at_once(
+    sizes: tuple[int, ...], dims: tuple[int, ...], rows: int
+) -> None:
+    """If they divide the rows, and leave a block for each of 16 cores."""
+    (found,) = row_schedules(folded(sizes, dims), CPU)
+    assert (found.threads, found.rows_per_block) == (1, rows)
+
+
 def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
     """A reduction over the outer dimension of a transposed tensor is one over rows."""
     plan = folded((4096, 512), (0,))

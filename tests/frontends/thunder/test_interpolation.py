@@ -70,3 +70,19 @@ def test_torch_runs_what_is_not_fused(mode: str) -> None:
     x = torch.rand(2, 3, *sizes)
     with thunder_fuser.options(fuel=0):
         torch.testing.assert_close(jit(program)(x), program(x))
+
+
+def test_a_gradient_is_one_sum_rounded_once() -> None:
+    """Of the elements of each window, whatever the dimensions, in one kernel."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, 5, 6, dtype=torch.bfloat16, requires_grad=True)
+    compiled = jit(lambda x: F.interpolate(x, scale_factor=(2, 1, 3), mode="nearest") * 2)
+    result = compiled(x)
+    gradient = torch.randn_like(result)
+    result.backward(gradient)
+    windows = (gradient * 2).double().unflatten(4, (6, 3)).unflatten(2, (4, 2)).sum((3, 6))
+    assert x.grad is not None
+    # Sums of six numbers of 8 bits, nearly exact in float32: less than a unit of bfloat16 away.
+    torch.testing.assert_close(x.grad.double(), windows, rtol=2**-8, atol=1e-6)
+    plan = fusions(compiled)[-1].plan
+    assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)

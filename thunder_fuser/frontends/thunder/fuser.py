@@ -26,12 +26,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, get_executor, register_ex
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
 from thunder_fuser.frontends.thunder import jit_options, repro
-from thunder_fuser.frontends.thunder.autograd import (
-    attention,
-    convolution,
-    gradients,
-    indexing,
-)
+from thunder_fuser.frontends.thunder.autograd import attention, convolution, gradients, indexing
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall, KnownFusions
 from thunder_fuser.frontends.thunder.claims.table import (
@@ -59,6 +54,7 @@ from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace.check import fault
 from thunder_fuser.frontends.thunder.trace.dead_code import live
 from thunder_fuser.frontends.thunder.trace.ill_typed import ill_typed
+from thunder_fuser.frontends.thunder.trace.joint_gradients import with_joint_gradients
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.trace.phases import has_gradients, in_phases
 from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
@@ -207,7 +203,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         trace = in_phases(data_parallel.scheduled(trace, self._is_fusible, self.opmap))
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
-        trace = written_in_place(trace, originals)
+        trace = written_in_place(with_joint_gradients(trace), originals)
 
         def plan(trace: TraceCtx, originals: Mapping[str, str]) -> _Planned:
             # A plan that is made again has the fuel of the first one.

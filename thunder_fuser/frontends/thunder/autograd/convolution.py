@@ -1,8 +1,9 @@
-"""Convolutions left whole, and their gradients: one call for the input's and one for the weight's.
+"""Convolutions left whole, and their gradients: one call for those that are wanted.
 
 Thunder writes the gradients as convolutions of zero-dilated gradients, between transposes and pads,
-each of which goes through memory; torch's libraries have kernels for both. They are two calls, so
-that an input without gradient costs nothing.
+each of which goes through memory; torch's libraries have kernels for both. The gradient rule makes
+two calls, so that an input without gradient costs nothing; where both are wanted,
+`trace/joint_gradients.py` makes them one.
 
 Adding the bias, and summing its gradient, are operations that fuse with their neighbours. On a CPU,
 whose libraries add the bias before they round, the forward's bias stays with the convolution.
@@ -24,10 +25,13 @@ from torch import Tensor
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 
+_gradients = torch.ops.aten.convolution_backward.default
+
 NAMES = (
     "fuser_convolution",
     "fuser_convolution_input_gradient",
     "fuser_convolution_weight_gradient",
+    "fuser_convolution_gradients",
 )
 
 
@@ -46,6 +50,7 @@ def register(executor: FusionExecutor) -> Symbols:
         executor.register_operator(NAMES[1], meta=_like_input, fn=_of_input),
         executor.register_operator(NAMES[2], meta=_like_weight, fn=_of_weight),
     )
+    executor.register_operator(NAMES[3], meta=_like_both, fn=_of_both)
     for symbol in (ltorch.conv1d, ltorch.conv2d, ltorch.conv3d):
         executor.register_supported(symbol.id, _has_images, execution_transform=_of_images(symbols))
     executor.register_supported(
@@ -196,20 +201,23 @@ def _like_weight(
     return TensorProxy(like=weight, shape=tuple(weight.shape))
 
 
+def _like_both(
+    g: TensorProxy, x: TensorProxy, weight: TensorProxy, *others: object
+) -> tuple[TensorProxy, TensorProxy]:
+    return _like_input(g, x), _like_weight(g, x, weight)
+
+
 # ---- implementations
 
 
 def _of_input(g: Tensor, x: Tensor, weight: Tensor, *options: object) -> Tensor:
-    return _backward(0, g, x, weight, options)
+    return _gradients(g, x, weight, None, *options, [True, False, False])[0]
 
 
 def _of_weight(g: Tensor, x: Tensor, weight: Tensor, *options: object) -> Tensor:
-    return _backward(1, g, x, weight, options)
+    return _gradients(g, x, weight, None, *options, [False, True, False])[1]
 
 
-def _backward(k: int, g: Tensor, x: Tensor, weight: Tensor, options: Sequence[object]) -> Tensor:
-    wanted = [k == 0, k == 1, False]
-    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-        g, x, weight, None, *options, wanted
-    )
-    return found[k]
+def _of_both(g: Tensor, x: Tensor, weight: Tensor, *options: object) -> tuple[Tensor, Tensor]:
+    of_input, of_weight, _ = _gradients(g, x, weight, None, *options, [True, True, False])
+    return of_input, of_weight

@@ -76,6 +76,7 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
             "fuser_convolution",
             "fuser_convolution_input_gradient",
             "fuser_convolution_weight_gradient",
+            "fuser_convolution_gradients",
         ),
         _CONVOLUTION,
     ),

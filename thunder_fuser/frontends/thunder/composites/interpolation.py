@@ -46,20 +46,32 @@ def _nearest(
     antialias: bool = False,
 ) -> TensorProxy:
     shape: list[int] = [*a.shape[:2]]
+    repeated: dict[int, int] = {}
     for indices in _taken(a, size, scale_factor, mode):
         n, dim = a.shape[len(shape)], len(shape)
         times, step = len(indices) // n, indices[1] - indices[0] if len(indices) > 1 else 1
         if indices == [k // max(times, 1) for k in range(n * times)]:
             if times > 1:
-                a = ltorch.unsqueeze(a, dim + 1)
-                a = ltorch.expand(a, (*a.shape[: dim + 1], times, *a.shape[dim + 2 :]))
-                a = ltorch.reshape(a, (*a.shape[:dim], n * times, *a.shape[dim + 2 :]))
+                repeated[dim] = times
         elif step > 0 and indices == [indices[0] + k * step for k in range(len(indices))]:
             a = clang.slice_in_dim(a, indices[0], indices[-1] + 1, stride=step, dim=dim)
         else:
             a = clang.take(a, _index(indices, n, mode, a), dim=dim)
         shape.append(len(indices))
-    return ltorch.reshape(a, shape)
+    return ltorch.reshape(_expanded(a, repeated), shape)
+
+
+def _expanded(a: TensorProxy, repeated: Mapping[int, int]) -> TensorProxy:
+    """Return a view with a dimension of `times` equal elements behind each key of `repeated`.
+
+    All are expanded at once, so that the gradient is one sum, rounded once, as in torch's kernel.
+    """
+    if not repeated:
+        return a
+    sizes = [(n, repeated.get(k)) for k, n in enumerate(a.shape)]
+    apart = [m for n, times in sizes for m in ((n,) if times is None else (n, 1))]
+    whole = [m for n, times in sizes for m in ((n,) if times is None else (n, times))]
+    return ltorch.expand(ltorch.reshape(a, apart), whole)
 
 
 def _index(indices: list[int], n: int, mode: str, like: TensorProxy) -> TensorProxy:

@@ -28,13 +28,13 @@ def live(symbols: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     needed: set[str] = set()
     kept: list[BoundSymbol] = []
     for bsym, names in zip(reversed(symbols), reversed(fresh), strict=True):
-        if _must_run(bsym) or not needed.isdisjoint(names):
+        if must_run(bsym) or not needed.isdisjoint(names):
             needed.update([p.name for p in bsym.flat_proxy_args])
             kept.append(bsym)
     return kept[::-1]
 
 
-def _must_run(bsym: BoundSymbol) -> bool:
-    """True if a symbol, or a subsymbol, is tagged DONT_DCE."""
+def must_run(bsym: BoundSymbol) -> bool:
+    """True if a symbol, or a subsymbol, is tagged DONT_DCE, as in-place updates are."""
     is_tagged = OpTags.DONT_DCE in (bsym.sym.tags or ()) or OpTags.DONT_DCE in bsym.tags
-    return is_tagged or any(map(_must_run, bsym.subsymbols))
+    return is_tagged or any(map(must_run, bsym.subsymbols))

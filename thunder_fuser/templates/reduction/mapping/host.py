@@ -22,8 +22,10 @@ _HOST_ROWS, _FEWEST_HOST_ROWS, _FEWEST_ROWS_APART = 64, 16, 4
 """Fewest rows of a partial result, which is written and read again; of each of two; and of as many
 as there may be cores, where columns are too few for these.
 """
-_ROWS_OF_BLOCK = 8
-"""Rows of a block, one after the other."""
+_ROWS_OF_BLOCK, _MOST_ROWS_OF_BLOCK, _VECTORS_OF_BLOCK = 8, 64, 256
+"""Rows of a block, one after the other; and most of them if rows are short: a block begins after
+some 10 ns, in which a core adds a few vectors.
+"""
 _MOST_VECTORS = 16
 """Most vectors of rows of a block whose lanes are rows."""
 
@@ -38,7 +40,19 @@ def map_on_host(work: RowWork, axis: LaneAxis, grid_split: GridSplit) -> ThreadM
     if axis == "rows":
         owned = max(1, min(_MOST_VECTORS, work.vectors // HOST_PARTS))
         return ThreadMapping(1, owned, blocks=-(-work.vectors // owned))
-    return ThreadMapping(1, _ROWS_OF_BLOCK, blocks=-(-work.rows // _ROWS_OF_BLOCK))
+    rows = _rows_of_block(work)
+    return ThreadMapping(1, rows, blocks=-(-work.rows // rows))
+
+
+def _rows_of_block(work: RowWork) -> int:
+    """Return the rows of a block: more of short ones, if they divide the rows and enough blocks
+    are left for the cores.
+    """
+    most = min(_VECTORS_OF_BLOCK // max(work.vectors, 1), work.rows // HOST_PARTS)
+    rows = _MOST_ROWS_OF_BLOCK
+    while rows > _ROWS_OF_BLOCK and (rows > most or work.rows % rows):
+        rows //= 2
+    return rows
 
 
 def _sharing_rows(work: RowWork) -> ThreadMapping | None:
