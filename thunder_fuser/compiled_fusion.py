@@ -198,7 +198,9 @@ class CompiledFusion:
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> tuple[Kernel, ...]:
-        """Generate the kernels for `inputs` as source text, without compiling or a GPU."""
+        """Generate the kernels for `inputs` as source text, without compiling or a GPU. Sizes are
+        constants in them, also where calls of other sizes have made parameters of some.
+        """
         binding = bind(self.fusion, inputs, device)
         info = target_for(binding.device).device_info(binding.device)
         with without_modes():

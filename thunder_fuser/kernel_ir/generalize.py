@@ -57,6 +57,7 @@ _STATIC: dict[type, tuple[str, ...]] = {
 }
 """Fields that compilers have to know: they select registers."""
 _LARGEST = 3.4028234663852886e38
+"""Largest fp32 number."""
 
 
 @dataclass(frozen=True, slots=True)
