@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -74,6 +75,7 @@ def _tensor(data: Any, **options: Any) -> TensorProxy:
     if isinstance(data, numpy.ndarray):
         options["dtype"] = options.get("dtype") or torch.tensor(data).dtype
         data = data.tolist()
+    data = _as_lists(data)
     leaves = [*_leaves(data)]
     if not all(isinstance(x, _NUMBERS) for x in leaves):
         raise _refused("tensor", data)
@@ -89,11 +91,12 @@ def _tensor(data: Any, **options: Any) -> TensorProxy:
         kept["dtype"] = reduce(torch.promote_types, map(_type_of, leaves))
     if isinstance(data, TensorProxy):
         return ltorch.to(constant(data), **kept)
-    if isinstance(data, list | tuple):
+    if isinstance(data, list):
         return ltorch.stack([_tensor(_item(x), **kept) for x in data])
     return ltorch.full((), data, **kept)
 
 
+_SEQUENCES = (list, tuple, range, deque)
 _NUMBERS = (bool, int, float, complex, numpy.generic, NumberProxy, TensorProxy)
 
 
@@ -104,9 +107,14 @@ def _refused(name: str, data: Any) -> NotImplementedError:
     )
 
 
+def _as_lists(data: Any) -> Any:
+    """Return sequences as lists, also inside of others."""
+    return [*map(_as_lists, data)] if isinstance(data, _SEQUENCES) else data
+
+
 def _leaves(data: Any) -> Iterator[Any]:
     """Yield the numbers and tensors in lists."""
-    if not isinstance(data, list | tuple):
+    if not isinstance(data, list):
         yield data
         return
     for x in data:
