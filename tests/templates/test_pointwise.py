@@ -256,9 +256,12 @@ def test_what_loads_nothing_is_not_unrolled(b: FusionBuilder) -> None:
     assert scheduled(b).parts[0].unroll == 1
 
 
-def test_the_host_prefetches_by_itself(b: FusionBuilder) -> None:
+def test_the_host_prefetches_and_does_not_unroll(b: FusionBuilder) -> None:
     b.output(op(b, "relu", b.tensor([8192, 16384], BFloat16)))
-    assert scheduled(b, CPU).parts[0].unroll == 1
+    (part,) = scheduled(b, CPU).parts
+    assert part.unroll == 1
+    ((_, address),) = part.prefetches
+    assert address.evaluate({"u": 3}) == 3 * part.lanes.vector + 4096 // 2
 
 
 # ---- whole programs
@@ -293,7 +296,7 @@ def test_schedules_print_what_they_do(b: FusionBuilder) -> None:
 # ---- what a host core asks for early
 
 
-def test_a_host_core_asks_early_for_memory_that_jumps(b: FusionBuilder) -> None:
+def test_a_host_core_prefetches_memory_that_jumps(b: FusionBuilder) -> None:
     """Rows of 256 bytes, 16 KiB apart; the scale stays in a near cache."""
     x, scale = b.tensor([1, 512, 64, 128], BFloat16), b.tensor([128], BFloat16)
     heads = op(b, "mul", b.permute(x, [0, 2, 1, 3]), scale)
@@ -309,7 +312,8 @@ def test_a_host_core_asks_early_for_memory_that_jumps(b: FusionBuilder) -> None:
 
 
 @pytest.mark.parametrize("time", [16, 1024])
-def test_memory_that_goes_on_or_is_near_is_not_asked_for_early(time: int) -> None:
+def test_memory_that_is_near_is_not_prefetched(time: int) -> None:
+    """Nor anything on a GPU."""
     for device in (CPU, H200):
         b = FusionBuilder()
         x = b.tensor([time, 64, 128], BFloat16)
@@ -317,8 +321,8 @@ def test_memory_that_goes_on_or_is_near_is_not_asked_for_early(time: int) -> Non
         b.output(b.stride_order(heads, [2, 1, 0]))
         b.output(op(b, "exp", b.tensor([time, 64, 128], BFloat16)))
         jumping, straight = scheduled(b, device).parts
-        assert straight.prefetches == ()
-        assert bool(jumping.prefetches) == (device is CPU and time == 1024)
+        for part in (jumping, straight):
+            assert bool(part.prefetches) == (device is CPU and time == 1024)
 
 
 def test_what_no_lane_reads_is_not_asked_for(b: FusionBuilder) -> None:
