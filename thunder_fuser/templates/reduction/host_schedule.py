@@ -10,6 +10,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.register_budget import ROW_CACHE_REGISTERS
 from thunder_fuser.lower.vectors.paired_lanes import can_pair
+from thunder_fuser.templates.prefetches import far_reads
 from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.on_chip.cached_values import choose_values_in_smem
 from thunder_fuser.templates.reduction.on_chip.row_cache import (
@@ -21,14 +22,14 @@ from thunder_fuser.templates.reduction.on_chip.row_cache import (
     register_bytes,
 )
 from thunder_fuser.templates.reduction.on_chip.shared_memory import exchange_bytes
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule, Unrolling
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowPipeline, Unrolling
 
 
 def schedule_on_host(mapped: MappedRows, device: DeviceInfo) -> ReductionSchedule:
     """Return the schedule of mapped rows; of one row at a time, if that caches more values."""
     made = replace(ReductionSchedule.of(mapped), row_cache=_row_cache(mapped, device))
     made = replace(made, unrolling=_unrolling(made))
-    made = replace(made, paired=_can_pair(made))
+    made = replace(made, paired=_can_pair(made), pipeline=_pipeline(mapped, device))
     if mapped.lane_axis == "rows" or mapped.grid_split != "none":
         return made
     mapping = replace(mapped.mapping, rows_per_block=1, blocks=mapped.rows)
@@ -36,6 +37,15 @@ def schedule_on_host(mapped: MappedRows, device: DeviceInfo) -> ReductionSchedul
     if len(cache.values_in_smem) > len(made.row_cache.values_in_smem):
         return replace(made, mapping=mapping, row_cache=cache)
     return made
+
+
+def _pipeline(mapped: MappedRows, device: DeviceInfo) -> RowPipeline:
+    """Choose what the core prefetches: columns that no near cache holds."""
+    if mapped.lane_axis == "rows":
+        return RowPipeline()
+    accesses = enumerate(mapped.accesses)
+    far = (k for k, access in accesses if any(far_reads([access], device)))
+    return RowPipeline(by_host=tuple(far))
 
 
 def _row_cache(mapped: MappedRows, device: DeviceInfo) -> RowCache:

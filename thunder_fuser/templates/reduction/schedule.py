@@ -35,18 +35,20 @@ class PortionPrologue:
 
 @dataclass(frozen=True, slots=True)
 class RowPipeline:
-    """Loads of a row that are issued before it is computed.
+    """Loads that are issued before what they load is computed.
 
     prefetched    accesses whose next row is loaded before this one is computed
     copied        those of `prefetched` whose next row cp.async copies to shared memory
     to_l2         those of `prefetched` that are prefetched to the L2 cache one row earlier
     copied_whole  accesses whose whole row cp.async copies into the row cache in shared memory
+    by_host       accesses whose later vectors a host core prefetches
     """
 
     prefetched: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     to_l2: tuple[int, ...] = ()
     copied_whole: tuple[int, ...] = ()
+    by_host: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from thunder_fuser.lower.vectors.lane_loads import EACH, ONE, Copy, K, V
 from thunder_fuser.lower.vectors.lanes import lane_condition
 from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
 from thunder_fuser.lower.vectors.vectorize import ALWAYS
+from thunder_fuser.templates.prefetches import AHEAD_BYTES
 from thunder_fuser.templates.reduction.lowering.accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lowering.row_loops import RowLoops
 from thunder_fuser.templates.reduction.on_chip.cached_values import value_smem_bytes
@@ -76,6 +77,8 @@ class RowLowering(LaneLowering):
         self._loops = RowLoops(schedule, frame)
         # Accesses whose vectors are all loaded before a pass begins.
         self._ahead: set[int] = set()
+        # Accesses that an earlier pass has prefetched to a cache of a host core.
+        self._near: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
         self._in_smem: set[int] = set()
         self._ready: set[Value] = set(schedule.portion.values)
@@ -236,11 +239,25 @@ class RowLowering(LaneLowering):
                 found.append(self._from_shared(k, target))
                 continue
             if k not in self._ahead and k not in words:
-                found += self._loads([k], self._copy, indices, done)
+                found += [*self._by_host(k, indices), *self._loads([k], self._copy, indices, done)]
             if k in self.schedule.row_cache.shared:
                 self._in_smem.add(k)
                 found.append(ir.VectorStore(self.lanes.vector, self._smem_place(k), target))
         return found
+
+    def _by_host(self, k: int, indices: IndexArithmetic) -> list[ir.Stmt]:
+        """Prefetch a later vector of an access, in the first pass that loads it: later passes find
+        it in a cache. Behind the end of a row the next one begins, or what a prefetch tolerates.
+        """
+        if k not in self.schedule.pipeline.by_host or k in self._near:
+            return []
+        self._near.add(k)
+        (window, *_), loaded = self.accesses[k].variants[0].windows, self.accesses[k].loads[0]
+        later = max(1, AHEAD_BYTES // (window.width * loaded.tensor.dtype.itemsize))
+        u = self.schedule.lanes.u
+        address = indices.value(window.address.substitute({u: u + later}), self._names)
+        place = ir.Address(Var(loaded.tensor.name), address)
+        return [*indices.taken(), ir.Prefetch(place)]
 
     def _from_shared(self, k: int, target: ir.Expr) -> ir.Stmt:
         return ir.VectorLoad(self.lanes.vector, self._smem_place(k), target)
