@@ -1,4 +1,4 @@
-"""Dynamic sizes: kernels that are compiled once for all sizes of a program.
+"""Dynamic sizes (dynamic shapes): kernels that are compiled once for all sizes of a program.
 
 The kernels of a program's first sizes have these as constants. A kernel for later sizes that is
 the same statements as an earlier one (`kernel_ir/generalize.py`) gets parameters for the constants
@@ -46,7 +46,7 @@ class DynamicSizes:
         self._latest: Hashable = None
         self._number = 0
         self._families: dict[Pattern, list[_Family]] = {}
-        self._new: list[tuple[KernelIR, int]] = []
+        self._first: list[KernelIR] = []
 
     def of(self, sizes: Hashable) -> Sizes:
         """Return what adapts the kernels that are generated for these sizes of the program."""
@@ -64,11 +64,11 @@ class DynamicSizes:
         with self._lock:
             if number == 1:
                 # Most programs have no second sizes: what they share is found when they do.
-                self._new.append((kernel, number))
+                self._first.append(kernel)
                 return kernel
-            for known, since in self._new:
-                self._add(*pattern_of(known), since)
-            self._new.clear()
+            for known in self._first:
+                self._add(*pattern_of(known), since=1)
+            self._first.clear()
             pattern, constants = pattern_of(kernel)
             earlier = [f for f in self._families.get(pattern, ()) if f.since < number]
             if not earlier:

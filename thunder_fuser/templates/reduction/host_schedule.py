@@ -10,7 +10,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.kernel_ir import WORD
 from thunder_fuser.lower.register_budget import ROW_CACHE_REGISTERS
 from thunder_fuser.lower.vectors.paired_lanes import can_pair
-from thunder_fuser.templates.prefetches import far_reads
+from thunder_fuser.templates.prefetches import prefetch
 from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.on_chip.cached_values import choose_values_in_smem
 from thunder_fuser.templates.reduction.on_chip.row_cache import (
@@ -43,9 +43,8 @@ def _pipeline(mapped: MappedRows, device: DeviceInfo) -> RowPipeline:
     """Choose what the core prefetches: columns that no near cache holds."""
     if mapped.lane_axis == "rows":
         return RowPipeline()
-    accesses = enumerate(mapped.accesses)
-    far = (k for k, access in accesses if any(far_reads([access], device)))
-    return RowPipeline(by_host=tuple(far))
+    found = (prefetch(access, mapped.lanes, device) for access in mapped.accesses)
+    return RowPipeline(by_host=tuple((k, each) for k, each in enumerate(found) if each))
 
 
 def _row_cache(mapped: MappedRows, device: DeviceInfo) -> RowCache:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.scalar_graph import Value, reachable
 from thunder_fuser.templates.reduction.mapping.mapped_rows import MappedRows
 from thunder_fuser.templates.reduction.on_chip.row_cache import MAX_STEPS, RowCache
@@ -41,14 +43,14 @@ class RowPipeline:
     copied        those of `prefetched` whose next row cp.async copies to shared memory
     to_l2         those of `prefetched` that are prefetched to the L2 cache one row earlier
     copied_whole  accesses whose whole row cp.async copies into the row cache in shared memory
-    by_host       accesses whose later vectors a host core prefetches
+    by_host       accesses whose later vectors a host core prefetches, with tensor and address
     """
 
     prefetched: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     to_l2: tuple[int, ...] = ()
     copied_whole: tuple[int, ...] = ()
-    by_host: tuple[int, ...] = ()
+    by_host: tuple[tuple[int, tuple[TensorView, Form]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ from thunder_fuser.lower.vectors.lane_loads import EACH, ONE, Copy, K, V
 from thunder_fuser.lower.vectors.lanes import lane_condition
 from thunder_fuser.lower.vectors.lanes_to_ir import LaneLowering
 from thunder_fuser.lower.vectors.vectorize import ALWAYS
-from thunder_fuser.templates.prefetches import AHEAD_BYTES
 from thunder_fuser.templates.reduction.lowering.accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lowering.row_loops import RowLoops
 from thunder_fuser.templates.reduction.on_chip.cached_values import value_smem_bytes
@@ -249,15 +248,9 @@ class RowLowering(LaneLowering):
         """Prefetch a later vector of an access, in the first pass that loads it: later passes find
         it in a cache. Behind the end of a row the next one begins, or what a prefetch tolerates.
         """
-        if k not in self.schedule.pipeline.by_host or k in self._near:
-            return []
+        wanted = [] if k in self._near else [p for n, p in self.schedule.pipeline.by_host if n == k]
         self._near.add(k)
-        (window, *_), loaded = self.accesses[k].variants[0].windows, self.accesses[k].loads[0]
-        later = max(1, AHEAD_BYTES // (window.width * loaded.tensor.dtype.itemsize))
-        u = self.schedule.lanes.u
-        address = indices.value(window.address.substitute({u: u + later}), self._names)
-        place = ir.Address(Var(loaded.tensor.name), address)
-        return [*indices.taken(), ir.Prefetch(place)]
+        return self._prefetched(wanted, indices)
 
     def _from_shared(self, k: int, target: ir.Expr) -> ir.Stmt:
         return ir.VectorLoad(self.lanes.vector, self._smem_place(k), target)
