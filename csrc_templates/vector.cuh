@@ -151,6 +151,13 @@ TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
   }
 }
 
+// Store without alignment requirement, on a CPU only.
+template <int N, class T>
+TF_DEVICE void store_unaligned(T* p, const T (&in)[N]) {
+  TF_VEC
+  for (int i = 0; i < N; ++i) p[i] = in[i];
+}
+
 // Store of data that is not read again while it would be cached: may bypass the caches.
 template <int N, class T>
 TF_DEVICE void stream(T* p, const T (&in)[N] TF_SITE_PARAM) {

@@ -10,8 +10,10 @@ import re
 from collections.abc import Sequence
 
 import pytest
+import thunder
 import torch
 
+import thunder_fuser
 from tests.codegen.kernels import kernels_of
 from tests.tools.x86 import stalls
 from tests.zoo.channels_last import column_statistics, normalized
@@ -98,6 +100,24 @@ def test_no_load_waits_for_narrower_stores(cpu: str) -> None:
         pytest.skip("clang copies arrays as they are read; it puts lanes together once a row")
     found = stalls(assembly(host_text(kernels()), cpu))
     assert not found, f"{len(found)}: {found[:5]}"
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_maxima_of_windows_are_compared_in_simd_registers(cpu: str) -> None:
+    """Their borders are selects before comparisons, which partial redundancy elimination makes
+    selects among truth values, and the loop over lanes scalar.
+    """
+    x = torch.randn(4, 64, 32, 32)
+    fn = thunder.jit(
+        lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1),
+        executors=[thunder_fuser.executor],
+    )
+    fn(x)
+    (fusion,) = thunder_fuser.fusions(fn)
+    found = generate_kernels(fusion.plan, HOST.device_info(torch.device("cpu"))).values()
+    text = assembly(host_text([k.kernel for k in found]), cpu)
+    assert re.search(r"vcmp\w*ps", text)
+    assert not re.search(r"vu?comiss", text)
 
 
 def spread(rows: int, columns: int, step: int) -> FusionDefinition:

@@ -171,6 +171,30 @@ def test_a_cpu_reads_vectors_at_any_element(b: FusionBuilder) -> None:
     assert not part.paired
 
 
+@pytest.mark.parametrize(("step", "reads"), [(2, 2), (5, None)])
+def test_a_cpu_reads_every_second_element_by_windows_that_end_with_it(
+    b: FusionBuilder, step: int, reads: int | None
+) -> None:
+    """At odd offsets, and nothing beyond the last element that a lane needs; with steps of five,
+    the windows would be more than half of the lanes.
+    """
+    x = b.tensor([16, 1 + 32 * step], BFloat16)
+    relu(b, b.slice(x, [0, 1], [16, 1 + 32 * step], [1, step]))
+    part = part_of(b, device=replace(H200, threads_are_serial=True))
+    if reads is None:
+        assert access_of(part, x).gather
+        return
+    lanes = part.lanes.vector
+    first, last = windows_of(part, x)
+    assert not first.is_aligned
+    assert not last.is_aligned
+    assert (first.picks, last.picks) == (
+        tuple(range(0, lanes, 2)),
+        tuple(range(1, lanes, 2)),
+    )
+    assert (last.address - first.address).const == lanes - 1
+
+
 def test_pairs_side_by_side_are_read_as_vectors_twice(b: FusionBuilder) -> None:
     """x[..., 0] * x[..., 1]: loads of the same windows, of which each takes every second one."""
     x = b.tensor([32, 64, 2], BFloat16)

@@ -114,7 +114,7 @@ class CudaText(CudaExpressions):
         return [f"tf::pick<{picks}>({self.text(s.source)}, {self.text(s.target)});"]
 
     def _vector_store(self, s: ir.VectorStore) -> list[str]:
-        function = "stream" if s.streams else "store"
+        function = "stream" if s.streams else "store" if s.is_aligned else "store_unaligned"
         return [f"tf::{function}<{s.width}>({self.text(s.address)}, {self.text(s.source)});"]
 
     def _unpack(self, s: ir.Unpack) -> list[str]:

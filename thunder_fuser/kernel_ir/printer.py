@@ -208,7 +208,8 @@ class ListingText:
 
     def _vector_store(self, s: ir.VectorStore) -> list[str]:
         verb = "stream" if s.streams else "store"
-        return [f"{verb} {s.width} at {self._of(s.address)}: {self._of(s.source)}"]
+        how = "" if s.is_aligned else " unaligned"
+        return [f"{verb} {s.width}{how} at {self._of(s.address)}: {self._of(s.source)}"]
 
     def _draw_numbers(self, s: ir.DrawNumbers) -> list[str]:
         calls = f"{s.calls} calls from {self._of(s.first)}"

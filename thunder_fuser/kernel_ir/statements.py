@@ -161,12 +161,17 @@ class PickLanes:
 
 @dataclass(frozen=True, slots=True)
 class VectorStore:
-    """Vector store of `width` consecutive elements. `streams`: it may bypass the caches."""
+    """Vector store of `width` consecutive elements.
+
+    streams     it may bypass the caches
+    is_aligned  the address is aligned to the access; unaligned stores exist on the host only
+    """
 
     width: int
     address: Expr
     source: Expr
     streams: bool = False
+    is_aligned: bool = True
 
 
 @dataclass(frozen=True, slots=True)

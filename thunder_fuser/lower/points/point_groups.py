@@ -39,12 +39,13 @@ class PointGroup:
         return tuple(tensor for tensor, _, _ in self.values)
 
     def stores(self, lanes: LaneForms, body: KernelBody, device: DeviceInfo) -> tuple[Store, ...]:
+        anywhere = device.threads_are_serial
         return tuple(
             Store(
                 t,
                 v,
                 at,
-                plan_store(at, lanes, t.dtype.itemsize, body.stores[t].alignment),
+                plan_store(at, lanes, t.dtype.itemsize, body.stores[t].alignment, anywhere),
                 streams(t, body, device),
             )
             for t, v, at in self.values

@@ -32,7 +32,7 @@ pieces read them at different times.
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """Points whose digit `point // stride % extent` is in begin..end."""
 
     stride: int
@@ -57,12 +57,12 @@ def pieces(group: PointGroup, body: KernelBody, device: DeviceInfo) -> tuple[Poi
     shortest = _FEWEST_LINES if device.threads_are_serial else 0
     if len([*_sides(group, shortest)]) >= MOST_PIECES:
         return (group,)
-    found: list[tuple[PointGroup, tuple[_Cut, ...]]] = [(group, ())]
+    found: list[tuple[PointGroup, tuple[Cut, ...]]] = [(group, ())]
     k = 0
     while k < len(found) and len(found) < MOST_PIECES:
         whole, cuts = found[k]
         for sides in _sides(whole, shortest):
-            parts = [(_piece(group, body, (*cuts, cut)), (*cuts, cut)) for cut in sides]
+            parts = [(piece_at(group, body, (*cuts, cut)), (*cuts, cut)) for cut in sides]
             if _is_worth([part for part, _ in parts], body, device):
                 found[k : k + 1] = parts
                 break
@@ -71,7 +71,7 @@ def pieces(group: PointGroup, body: KernelBody, device: DeviceInfo) -> tuple[Poi
     return tuple(part for part, _ in found)
 
 
-def _piece(group: PointGroup, body: KernelBody, cuts: tuple[_Cut, ...]) -> PointGroup:
+def piece_at(group: PointGroup, body: KernelBody, cuts: tuple[Cut, ...]) -> PointGroup:
     count = group.count
     for cut in cuts:
         count = cut.count(count)
@@ -83,13 +83,13 @@ def _piece(group: PointGroup, body: KernelBody, cuts: tuple[_Cut, ...]) -> Point
     return group_at(group.tensors, body, point, place)
 
 
-def _sides(group: PointGroup, shortest: int) -> Iterator[tuple[_Cut, _Cut]]:
+def _sides(group: PointGroup, shortest: int) -> Iterator[tuple[Cut, Cut]]:
     """Yield both sides of each test that splits the points into blocks of whole cache lines, or of
     at least `shortest` ones if that is above 0; the last test first.
     """
     widest = min(t.dtype.itemsize for t in group.tensors)
     seen: set[Condition] = set()
-    found: set[tuple[_Cut, _Cut]] = set()
+    found: set[tuple[Cut, Cut]] = set()
     for node in reversed([*group.graph]):
         if not isinstance(node, Select) or len(node.conditions) != 1 or node.positions:
             continue
@@ -105,7 +105,7 @@ def _sides(group: PointGroup, shortest: int) -> Iterator[tuple[_Cut, _Cut]]:
                 yield sides
 
 
-def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None:
+def _parted(condition: Condition, group: PointGroup) -> tuple[Cut, Cut] | None:
     """Return the points below, and from, the digit at which a condition on one digit of the point
     changes; None for other conditions.
     """
@@ -124,7 +124,7 @@ def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None
     # In the largest common blocks of both sides: columns of a row become its heads.
     block = gcd(extent, first)
     stride, extent, first = digit.s * block, extent // block, first // block
-    return _Cut(stride, extent, 0, first), _Cut(stride, extent, first, extent)
+    return Cut(stride, extent, 0, first), Cut(stride, extent, first, extent)
 
 
 def _is_worth(parts: list[PointGroup], body: KernelBody, device: DeviceInfo) -> bool:

@@ -44,14 +44,14 @@ def row_length(forms: Iterable[Form], lanes: Lanes) -> int | None:
     """
     if lanes.vector == 1:
         return None
-    ends = {end for form in forms for end in _ends(form, lanes.index)}
+    ends = {end for form in forms for end in ends_of_digits(form, lanes.index)}
     length = gcd(*(end for end in ends if end % lanes.vector))
     if length not in ends or any(length % end and end % length for end in ends):
         return None
     return length
 
 
-def _ends(form: Form, index: Form) -> Iterator[int]:
+def ends_of_digits(form: Form, index: Form) -> Iterator[int]:
     """Yield the periods, above 1, at whose multiples digits of the index in a form change."""
     ((counted, _),) = index.terms
     assert isinstance(counted.base, Variable)
@@ -59,4 +59,4 @@ def _ends(form: Form, index: Form) -> Iterator[int]:
         if digit.base is counted.base:
             yield from (n for n in (digit.s, digit.e and digit.s * digit.e) if n and n > 1)
         elif isinstance(digit.base, Form):
-            yield from _ends(digit.base, index)
+            yield from ends_of_digits(digit.base, index)

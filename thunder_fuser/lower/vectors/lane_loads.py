@@ -277,7 +277,7 @@ class LoadLowering(ABC):
             ir.Scope(
                 (
                     ir.Registers("w", dtype, (window.width,)),
-                    ir.VectorLoad(window.width, place, MEMORY_WINDOW),
+                    ir.VectorLoad(window.width, place, MEMORY_WINDOW, window.is_aligned),
                     ir.PickLanes(MEMORY_WINDOW, target, picks),
                 )
             )

@@ -73,10 +73,12 @@ def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | No
     return tuple(windows)
 
 
-def _window(base: Form, width: int, members: Sequence[tuple[int, int]]) -> VectorAccess:
+def _window(
+    base: Form, width: int, members: Sequence[tuple[int, int]], is_aligned: bool = True
+) -> VectorAccess:
     """Return the window at `base`. `members`: (lane, element of the window)."""
     lanes, picks = zip(*members, strict=True)
-    return VectorAccess(base, width, lanes, picks)
+    return VectorAccess(base, width, lanes, picks, is_aligned)
 
 
 def run_of_lanes(table: dict[int, Form], vector: int) -> tuple[VectorAccess, ...] | None:
@@ -108,6 +110,35 @@ def windows_with_gaps(
         if not (base.multiple_of(width) and inside):
             return None
     return tuple(_window(base, width, members) for base, members in found.items())
+
+
+def covering_windows(
+    table: dict[int, Form], vector: int, memory: Memory
+) -> tuple[VectorAccess, ...] | None:
+    """Return windows at any alignment that cover lanes at known distances, such as every second
+    element or a run backwards, and nothing beyond the first and the last of these; None where
+    vectors have to be aligned, and if there are more windows than half of the distinct addresses.
+    """
+    if not memory.anywhere or not table:
+        return None
+    one = next(iter(table.values()))
+    distances = {lane: address - one for lane, address in sorted(table.items())}
+    if any(distance.terms for distance in distances.values()):
+        return None
+    offsets = {lane: distance.const for lane, distance in distances.items()}
+    first, last = min(offsets.values()), max(offsets.values())
+    # The largest power of two of elements that fits between them.
+    width = min(vector, 1 << (last + 1 - first).bit_length() - 1)
+    begins = [*range(first, last + 1 - width, width), last + 1 - width]
+    if width < 2 or 2 * len(begins) > len(set(offsets.values())):
+        return None
+    found: dict[int, list[tuple[int, int]]] = {}
+    for lane, offset in offsets.items():
+        begin = next(b for b in begins if offset < b + width)
+        found.setdefault(begin, []).append((lane, offset - begin))
+    return tuple(
+        _window(one + begin, width, members, is_aligned=False) for begin, members in found.items()
+    )
 
 
 def ends_of(window: VectorAccess, memory: Memory) -> tuple[Form, Form]:

@@ -244,7 +244,8 @@ class LaneLowering(LoadLowering):
                 found.append(ir.Assign(ir.Element(target, address), element))
             elif window.is_in_order and window.width == vector:
                 place = ir.Address(target, address)
-                found.append(ir.VectorStore(vector, place, held, store.streams))
+                streams = store.streams and window.is_aligned
+                found.append(ir.VectorStore(vector, place, held, streams, window.is_aligned))
             else:
                 order = sorted(zip(window.picks, window.lanes, strict=True))
                 packed = tuple(ir.Element(held, ir.Int(lane)) for _, lane in order)

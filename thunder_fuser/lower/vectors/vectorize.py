@@ -7,7 +7,8 @@ one window with its halves exchanged; a slice at an odd offset is several narrow
 may use part of its windows: every second element of interleaved pairs, whose other elements are
 another load of the same windows. Where only the running kernel knows which lanes are needed (at the
 edge of an image, or of a pooling window), windows inside the tensor's memory are read, needed or
-not. Other loads are gathers, lane by lane. The decision is made per tensor.
+not. A core, which reads vectors at any address, covers lanes at known distances by windows that end
+with the last of them. Other loads are gathers, lane by lane. The decision is made per tensor.
 
 Mutually exclusive loads of one tensor (the pieces of a concatenation) share one access.
 """
@@ -26,6 +27,7 @@ from thunder_fuser.lower.vectors.gathered_lanes import Alternative, alternatives
 from thunder_fuser.lower.vectors.lane_windows import (
     ACCESS_BYTES,
     VectorAccess,
+    covering_windows,
     edge_windows,
     ends_of,
     filled_windows,
@@ -159,11 +161,15 @@ def _plan_wave(
 
 
 def plan_store(
-    address: Form, lanes: LaneForms, itemsize: int, alignment: int
+    address: Form, lanes: LaneForms, itemsize: int, alignment: int, anywhere: bool = False
 ) -> tuple[VectorAccess, ...]:
-    """Plan the windows of a store, each lane in exactly one; empty for a scatter lane by lane."""
-    whole = lanes(address)
-    windows = filled_windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
+    """Plan the windows of a store, each lane in exactly one; empty for a scatter lane by lane.
+    `anywhere`: they may be unaligned, as on a CPU.
+    """
+    table = dict(enumerate(lanes.at(lanes(address))))
+    windows = filled_windows(table, lanes.vector, itemsize, alignment)
+    if anywhere and (windows is None or len(windows) > 1):
+        windows = run_of_lanes(table, lanes.vector) or windows
     if windows is None or sum(len(w.lanes) for w in windows) != lanes.vector:
         return ()
     return windows if windows[0].width > 1 or lanes.vector == 1 else ()
@@ -193,7 +199,11 @@ def _plan(
     for outer, table in cells.items():
         windows = filled_windows(table, lanes.vector, itemsize, memory.alignment)
         if memory.anywhere and (windows is None or len(windows) > 1):
-            windows = run_of_lanes(table, lanes.vector) or windows
+            windows = (
+                run_of_lanes(table, lanes.vector)
+                or covering_windows(table, lanes.vector, memory)
+                or windows
+            )
         windows = windows or windows_with_gaps(table, lanes.vector, itemsize, memory)
         if windows is None:
             return _gather(group, needed, lanes, memory)

@@ -160,6 +160,9 @@ _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
         # Keeps selects among lanes: jump threading of `v < 4` through `v < 8` makes branches, and
         # loops with branches are not vectorised.
         "-fno-thread-jumps",
+        # Keeps selects before what depends on them: partial redundancy elimination makes
+        # `(c ? x : 0) != 0` a select among truth values, which has no SIMD form in AVX-512.
+        "-fno-tree-pre",
         # Keeps loops that copy or clear register arrays: as memcpy or memset they are expanded in
         # pieces chosen by `-mtune`, such as 32 bytes with AVX-512. The vector loop behind it reads
         # 64, and store forwarding does not work across two stores.

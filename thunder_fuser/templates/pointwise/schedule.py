@@ -4,7 +4,8 @@ them.
 Outputs over one iteration space that read common data share a *part*; parts with different
 iteration spaces share the launch, each with its own range of blocks (q, k and v of a rotary
 embedding, the parameters of an optimizer). A part whose size no vector divides leaves its last
-points to a scalar part.
+points to a scalar part. On a core, short rows that no vector divides are parts by columns
+(`lower/points/row_pieces.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.points.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.points.point_pieces import pieces
 from thunder_fuser.lower.points.point_rows import RowLanes, row_length
+from thunder_fuser.lower.points.row_pieces import row_pieces
 from thunder_fuser.lower.register_budget import (
     ARRAY_ACCESSES,
     BESIDE_EVENED_REGISTERS,
@@ -150,8 +152,7 @@ class PointwiseSchedule(KernelOfParts[PointwisePart]):
 
 def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:
     """Schedule the outputs of one segment."""
-    groups = [pieces(group, body, device) for group in point_groups(body)]
-    planned = [[pointwise_parts(piece, body, device) for piece in group] for group in groups]
+    planned = [_parts_of_pieces(group, body, device) for group in point_groups(body)]
     evened = _evened([part for group in planned for parts in group for part in parts], device)
     found: list[PointwisePart] = []
     for group in planned:
@@ -160,6 +161,38 @@ def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedul
         found += [replace(first, rounds=rounds) for first, *_ in parts]
         found += [left for _, *rest in parts for left in rest]
     return PointwiseSchedule(tuple(found))
+
+
+def _parts_of_pieces(
+    group: PointGroup, body: KernelBody, device: DeviceInfo
+) -> list[list[PointwisePart]]:
+    """Return the parts of each piece of a group. On a core, those of the pieces of its rows if
+    these need fewer instructions than vectors that cross ends of rows.
+    """
+    whole = [pointwise_parts(piece, body, device) for piece in pieces(group, body, device)]
+    if len(whole) > 1 or not device.threads_are_serial:
+        return whole
+    (first, *_), (widest, *_) = whole[0], vectors_to_try(group, group.count, device)
+    if first.lanes.vector == widest and not any(access.gather for access in first.accesses):
+        return whole
+    narrower = row_pieces(group, body, widest)
+    if len(narrower) == 1:
+        return whole
+    parts = [pointwise_parts(piece, body, device) for piece in narrower]
+    return min(whole, parts, key=_cost_of_pieces)
+
+
+def _cost_of_pieces(planned: Sequence[Sequence[PointwisePart]]) -> float:
+    """Return memory instructions of all points, some of which are in vectors that cross rows."""
+    found = 0.0
+    for part in (part for parts in planned for part in parts):
+        crossing = 1.0
+        if part.in_rows is not None and part.rows is not None:
+            crossing = min(1.0, (part.lanes.vector - 1) / part.rows.length)
+            found += _cost(part) * part.count * (1 - crossing)
+        each = instructions(part.stores, part.accesses, part.lanes.vector)
+        found += crossing * each * part.vectors
+    return found
 
 
 def _evened(parts: Sequence[PointwisePart], device: DeviceInfo) -> Iterator[PointwisePart]:
