@@ -18,6 +18,7 @@ from thunder.core.proxies import TensorProxy
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
+from thunder_fuser.frontends.thunder.updates.made_leaves import ask_gradient
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _FLAG = "requires_grad"
@@ -39,10 +40,7 @@ def _get_attribute(
 def _require(self: Any, requires_grad: bool = True) -> Any:
     known("requires_grad_")
     if self.requires_grad != requires_grad:
-        raise NotImplementedError(
-            f"x.requires_grad_({requires_grad}) in a compiled function: gradients are computed of "
-            "its arguments alone; call it before the compiled function, or x.detach() in it"
-        )
+        ask_gradient(self, requires_grad)
     return self
 
 
@@ -50,4 +48,5 @@ def register() -> None:
     """Patch Thunder's interpreter to use `_requires`, and add `_require` to its tensors."""
     _LOOKASIDES[TensorProxy.requires_grad.fget] = interpreter_needs_wrap(_requires)
     _LOOKASIDES[getattr] = partial(_get_attribute, _LOOKASIDES[getattr])
+    _LOOKASIDES[ask_gradient] = interpreter_needs_wrap(ask_gradient)
     METHODS["requires_grad_"] = _require
