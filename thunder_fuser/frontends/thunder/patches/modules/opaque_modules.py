@@ -18,13 +18,11 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy
-import thunder.torch as ltorch
 import torch
 from thunder.core import interpreter, jit_ext
 from thunder.core.compile_data import get_compile_data
@@ -45,7 +43,11 @@ from torch.func import functional_call
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
-from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, pure_results
+from thunder_fuser.frontends.thunder.opaque_calls import (
+    call_function,
+    pure_results,
+    under_autocast,
+)
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is_patched
 
@@ -215,7 +217,6 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
     given = [x for x, tensor in zip(flat, is_tensor, strict=True) if tensor]
     if not all(type(x) is TensorProxy for x in held) or not given:
         return NotImplemented
-    enabled = _autocast()
 
     def arguments(tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         parts = iter(tensors)
@@ -223,23 +224,23 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         found: tuple[Any, Any] = pytree.tree_unflatten(now, structure)
         return found
 
+    @under_autocast
     def call(*tensors: Tensor) -> Any:
         """Return the results for the arguments."""
         call_args, call_kwargs = arguments(tensors)
-        with _under(enabled):
-            return module(*call_args, **call_kwargs)
+        return module(*call_args, **call_kwargs)
 
     sampled = _sampled(module, tree, call, given)
     if sampled is None:
         return NotImplemented
     types, returned = sampled
 
+    @under_autocast
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         if any(isinstance(x, FakeTensor) for x in tensors):
             return _of_types(types, tensors)
         state = dict(zip(names, tensors, strict=False))
-        with _under(enabled):
-            results = functional_call(module, state, *arguments(tensors[len(names) :]))
+        results = functional_call(module, state, *arguments(tensors[len(names) :]))
         found, now_returned = _split(results)
         if (now := _types(found)) != types or now_returned != returned:
             raise RuntimeError(
@@ -249,28 +250,8 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
             )
         return found
 
-    found = call_opaquely(run_module, type(module).__name__, (run, *held, *given), {})
+    found = call_function(run, type(module).__name__, [*held, *given])
     return returned.holding(found)
-
-
-def run_module(run: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the results of a module that runs as one call."""
-    return tuple(run(*tensors))
-
-
-def _autocast() -> dict[str, torch.dtype]:
-    """Return the devices for which autocast is enabled at this point of the trace."""
-    stack = get_compile_data().autocast_stack
-    found = {kind: stack.get_dtype_for_device_if_enabled(kind) for kind in ("cpu", "cuda")}
-    return {kind: to_torch_dtype(dtype) for kind, dtype in found.items() if dtype is not None}
-
-
-@contextmanager
-def _under(enabled: Mapping[str, torch.dtype]) -> Iterator[None]:
-    with ExitStack() as contexts:
-        for device, dtype in enabled.items():
-            contexts.enter_context(torch.autocast(device, dtype))
-        yield
 
 
 def _sampled(
@@ -386,12 +367,6 @@ def _of_types(types: Sequence[_Type], operands: Sequence[Tensor]) -> tuple[Tenso
     )
 
 
-def _without_values(original: Function, x: Any) -> Any:
-    """Return what stands for an argument on tensors without values: for a function, itself."""
-    return x if isinstance(x, FunctionType) else original(x)
-
-
 def register() -> None:
-    """Patch Thunder's interpreter to use `_call`, and opaque calls to take functions."""
-    ltorch._get_fake_arg = partial(_without_values, ltorch._get_fake_arg)
+    """Patch Thunder's interpreter to use `_call`."""
     interpreter._call_dispatch = partial(_call, interpreter._call_dispatch)
