@@ -231,16 +231,16 @@ def _unlogged() -> Iterator[None]:
         log.disabled = before
 
 
-class _NotPure(Exception):
+class NotPure(Exception):
     """Raised for a function that does more than compute new tensors."""
 
 
-_OF_TRACING = (_NotPure, DataDependentOutputException, DynamicOutputShapeException)
+_OF_TRACING = (NotPure, DataDependentOutputException, DynamicOutputShapeException)
 
 
 @cache
 def _checked(function: Function) -> Function:
-    """Return the function, which raises _NotPure on tensors without values where it is not pure."""
+    """Return the function, which raises NotPure on tensors without values where it is not pure."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -260,7 +260,7 @@ def pure_results(call: Callable[[], Any], given: Iterable[torch.Tensor], name: s
     with _PureOperations(operands):
         results = call()
     if not all(x is None or _is_in_none(x, operands) for x in tree_leaves(results)):
-        raise _NotPure(f"{name} returns a view, or no tensor")
+        raise NotPure(f"{name} returns a view, or no tensor")
     return results
 
 
@@ -269,7 +269,7 @@ def _is_in_none(x: Any, storages: Container[int]) -> bool:
 
 
 class _PureOperations(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it untyped
-    """Raises _NotPure for operations that draw random numbers or change an operand.
+    """Raises NotPure for operations that draw random numbers or change an operand.
 
     operands  storages of the operands
     """
@@ -284,7 +284,7 @@ class _PureOperations(TorchDispatchMode):  # type: ignore[misc]  # torch leaves 
         if is_random(func, args, kwargs) or any(
             not _is_in_none(x, self.operands) for x in _changed(func, args)
         ):
-            raise _NotPure(f"{func} draws random numbers, or changes an operand")
+            raise NotPure(f"{func} draws random numbers, or changes an operand")
         return func(*args, **(kwargs or {}))
 
 

@@ -44,6 +44,7 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from thunder_fuser.frontends.thunder.opaque_calls import (
+    NotPure,
     call_function,
     pure_results,
     under_autocast,
@@ -53,11 +54,13 @@ from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is
 
 Function = Callable[..., Any]
 
-_STAYS = (
-    "cannot run in torch as one call: it does more than to compute tensors of fixed sizes from "
-    "tensors (it sets an attribute, updates a tensor, draws random numbers, takes other objects)"
-)
+_STAYS = "cannot run in torch as one call"
+_SETS = "it sets an attribute, or changes a container"
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class _Reason(str):
+    """Why a module cannot be one call."""
 
 
 class _Type(NamedTuple):
@@ -129,14 +132,16 @@ def _call(
     error = runtimectx.curexc
     if not isinstance(error, UntraceableError) or unwrap(fn) is get_compile_data().fn:
         return found
+    reason: Any = _SETS
     if mark.restores():
         runtimectx.curexc = None
         called = _in_one_call(fn, args, kwargs)
-        if called is not None:
+        reason = unwrap(called)
+        if not isinstance(reason, _Reason):
             return called
         runtimectx.curexc = error
     if _STAYS not in str(error):  # It is the innermost module.
-        why = f"{error}; the module around it, {type(unwrap(fn)).__name__}, {_STAYS}"
+        why = f"{error}; the module around it, {type(unwrap(fn)).__name__}, {_STAYS}: {reason}"
         runtimectx.curexc = type(error)(why).with_traceback(error.__traceback__)
     return found
 
@@ -144,15 +149,14 @@ def _call(
 def _in_one_call(
     module: WrappedValue, args: Sequence[WrappedValue], kwargs: Mapping[str, WrappedValue]
 ) -> Any:
-    """Record a call of a module; return its wrapped result, or None if it has to be traced."""
+    """Record a call of a module; return its wrapped result, or a `_Reason` if it has to be traced,
+    or the interpreter's signal.
+    """
     tree = _tree(unwrap(module), set())
     held = _wrapped_tensors(module, tree)
     jit_ext.recursively_proxy(*held, *args, **kwargs)
     record = jit_ext.record_source_loc_in_symbol_header(partial(_record, unwrap(module), tree))
-    found = interpreter_needs_wrap(record)(*held, *args, **kwargs)
-    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
-        return found
-    return None if unwrap(found) is NotImplemented else found
+    return interpreter_needs_wrap(record)(*held, *args, **kwargs)
 
 
 def _tree(module: Module, seen: set[int]) -> _Tree:
@@ -203,7 +207,7 @@ def _wrapped_tensors(module: WrappedValue, tree: _Tree) -> list[WrappedValue]:
 
 
 def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
-    """Record a call of a module on proxies, and return its results; NotImplemented if it does more
+    """Record a call of a module on proxies, and return its results; a `_Reason` if it does more
     than compute tensors of known types.
 
     values  the module's tensors, and then the positional arguments
@@ -212,11 +216,12 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
     held, args = values[: len(names)], values[len(names) :]
     flat, structure = pytree.tree_flatten((args, kwargs))
     is_tensor = [type(x) is TensorProxy for x in flat]
-    if not all(tensor or isinstance(x, _PLAIN) for x, tensor in zip(flat, is_tensor, strict=True)):
-        return NotImplemented
+    for x, tensor in zip(flat, is_tensor, strict=True):
+        if not tensor and not isinstance(x, _PLAIN):
+            return _Reason(f"it takes a {type(x).__name__}")
     given = [x for x, tensor in zip(flat, is_tensor, strict=True) if tensor]
     if not all(type(x) is TensorProxy for x in held) or not given:
-        return NotImplemented
+        return _Reason("it has tensors that are not known to be its own, or takes none")
 
     def arguments(tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         parts = iter(tensors)
@@ -231,8 +236,8 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         return module(*call_args, **call_kwargs)
 
     sampled = _sampled(module, tree, call, given)
-    if sampled is None:
-        return NotImplemented
+    if isinstance(sampled, _Reason):
+        return sampled
     types, returned = sampled
 
     @under_autocast
@@ -256,13 +261,13 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
 
 def _sampled(
     module: Module, tree: _Tree, call: Function, given: Sequence[TensorProxy]
-) -> tuple[list[_Type], _Returned] | None:
-    """Return the types of a module's results on random numbers, and what they are returned in; None
-    if these differ, or the module does more than compute them.
+) -> tuple[list[_Type], _Returned] | _Reason:
+    """Return the types of a module's results on random numbers, and what they are returned in; a
+    `_Reason` if these differ, or the module does more than compute them.
     """
     held = _tensors(module, tree)
-    if any(type(x) is TensorProxy for x in held):  # Inside of a traced functional call.
-        return None
+    if any(type(x) is TensorProxy for x in held):
+        return _Reason("it is inside of a functional call")
     devices = {x.device for x in held if x.is_cuda}
     found = []
     for seed in range(2):
@@ -278,13 +283,24 @@ def _sampled(
                 results = pure_results(
                     partial(call, *tensors), [*held, *tensors], type(module).__name__
                 )
-            except Exception:  # The module's own, of numbers that it does not expect.
-                return None
+            except NotPure as more:
+                return _Reason(more)
+            except Exception as own:
+                what = f"{type(own).__name__}: {str(own).partition(chr(10))[0]}"
+                return _Reason(
+                    f"of random numbers, and integers that are 0, by which the sizes of its "
+                    f"results are found, it raises {what}"
+                )
             if is_changed():
-                return None
+                return _Reason(_SETS)
             leaves, returned = _split(results)
             found.append((_types(leaves), returned, drawn()))
-    return found[0][:2] if found[0] == found[1] else None
+    (types, returned, drawn_first), (types_again, returned_again, drawn_again) = found
+    if (types, returned) != (types_again, returned_again):
+        return _Reason("the sizes of its results depend on numbers")
+    if drawn_first != drawn_again:
+        return _Reason("it draws random numbers of NumPy or random")
+    return types, returned
 
 
 def _split(results: Any) -> tuple[tuple[Any, ...], _Returned]:
