@@ -11,50 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 
 import thunder
-from thunder.core import dtypes
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import ProxyTag, TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, get_tracectx
+from thunder.core.trace import TraceCtx
 
-from thunder_fuser.frontends.thunder.autograd.gradient_flags import (
-    gradient_sources,
-    is_differentiable,
-)
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import gradient_sources
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.tensors.gradient_flags import INSTEAD
 from thunder_fuser.frontends.thunder.updates.detached_results import memories
 from thunder_fuser.frontends.thunder.updates.updated_arguments import returned_by
-
-_INSTEAD = (
-    "gradients are computed of arguments alone; call it before the compiled function, or x.detach()"
-    " in it"
-)
-
-
-def ask_gradient(x: TensorProxy, requires_grad: bool) -> None:
-    """Make a new tensor a leaf of autograd's graph. Raises RuntimeError for a tensor without
-    gradients, as torch does, and NotImplementedError for an argument, for one with a history, and
-    for one of which others have been computed already, which have none.
-    """
-    if requires_grad and not dtypes.is_inexact_dtype(x.dtype):
-        raise RuntimeError("only Tensors of floating point dtype can require gradients")
-    symbols = chain.from_iterable(get_tracectx().scopes)
-    if not requires_grad or x.history is not None or any(_computes_of(x, s) for s in symbols):
-        raise NotImplementedError(
-            f"x.requires_grad_({requires_grad}) in a compiled function: {_INSTEAD}"
-        )
-    x.tags.add(ProxyTag.LEAF_OF_TORCH)
-
-
-def _computes_of(x: TensorProxy, symbol: BoundSymbol) -> bool:
-    """True if a call computes another tensor of `x`, which may have a gradient, or updates `x`."""
-    if all(p.name != x.name for p in symbol.flat_proxy_args):
-        return False
-    outs = symbol.flat_proxy_outs
-    return not outs or any(is_differentiable(p) and p.name != x.name for p in outs)
 
 
 def refuse_results_of_made_leaves(trace: TraceCtx) -> None:
@@ -74,7 +41,7 @@ def refuse_results_of_made_leaves(trace: TraceCtx) -> None:
         if x.name in made or (bits and not bits & own):
             raise NotImplementedError(
                 "x.requires_grad_(True) of a tensor computed in a compiled function: a result "
-                f"requires a gradient for its sake alone; {_INSTEAD}"
+                f"requires a gradient for its sake alone; {INSTEAD}"
             )
 
 
