@@ -232,3 +232,119 @@ def test_several_results(name: str) -> None:
     x = torch.randn(3, 4, dtype=torch.float64)
     check(PROGRAMS[name], x.clone().requires_grad_())
     check(PROGRAMS[name], x)
+
+
+class MaskedSoftmax(torch.autograd.Function):
+    """A softmax of what a mask keeps, zeros elsewhere, as in transformers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, dim: int) -> Tensor:
+        ctx.dim = dim
+        y = torch.softmax(x.masked_fill(~mask, -1e30), dim)
+        y.masked_fill_(~mask, 0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (y,) = ctx.saved_tensors
+        return gradient * y - y * (gradient * y).sum(ctx.dim, keepdim=True), None, None
+
+
+class Overwritten(torch.autograd.Function):
+    """Reads memory before and after it is updated, also through a view, in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x * 2
+        y.add_(1)
+        y.view(-1)[:2].mul_(3)
+        product = y * x
+        y.sin_()
+        ctx.save_for_backward(x, y)
+        return product + y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        x, y = ctx.saved_tensors
+        found = gradient * y
+        found.add_(x)
+        found[0].mul_(2)
+        return found
+
+
+class Filled(torch.autograd.Function):
+    """Two results, of which one is filled element by element; one gradient is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.zeros_like(x)
+        found[..., 0] = x[..., 0]
+        found += y
+        return found, found * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, of_twice: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.zeros_like(gradient)
+        found[..., 0] = (gradient + 2 * of_twice)[..., 0]
+        return found, gradient + 2 * of_twice
+
+
+def softmax_of_updated(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    y.add_(1)
+    z = MaskedSoftmax.apply(y, x > -0.3, -1)
+    y.mul_(3)
+    return z, y
+
+
+UPDATING: dict[str, Callable[[Tensor], Any]] = {
+    "softmax": lambda x: MaskedSoftmax.apply(x, x > -0.3, -1),
+    "softmax, 16 bits": lambda x: MaskedSoftmax.apply(x.bfloat16(), x > -0.3, -1).float(),
+    "softmax of what is updated": softmax_of_updated,
+    "result is updated": lambda x: Overwritten.apply(x.sin()).mul_(2) * x,
+    "overwritten": lambda x: Overwritten.apply(x.sin()) * 2,
+    "of an argument": lambda x: Overwritten.apply(x),
+    "two results": lambda x: Filled.apply(x, x.cos()),
+    "given twice": lambda x: Filled.apply(x, x)[1],
+}
+
+
+@pytest.mark.parametrize("name", UPDATING)
+def test_a_function_that_updates_what_it_makes(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    runs = []
+    for run in (jit(UPDATING[name]), UPDATING[name]):
+        leaf = x.clone().requires_grad_()
+        found = flat(run(leaf))
+        sum((y * torch.arange(12.0).view(3, 4)).sum() for y in found).backward()
+        runs.append((found, leaf.grad))
+        with torch.no_grad():
+            runs[-1] += (flat(run(x)),)
+    torch.testing.assert_close(*runs)
+
+
+class Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.neg_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class Dirty(Negated):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.neg_()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Negated, "Negated, an auto"), (Dirty, "mark_dirty")]
+)
+def test_a_function_that_updates_its_argument_is_refused(kind: Any, message: str) -> None:
+    with pytest.raises(NotImplementedError, match=message):
+        jit(lambda x: kind.apply(x * 2))(torch.ones(3, requires_grad=True))

@@ -1,6 +1,6 @@
 """Lightning Thunder frontend: the executor, its claims and regions, and reports on fusions."""
 
-from thunder_fuser.frontends.thunder import patches, recipes, updates
+from thunder_fuser.frontends.thunder import opaque_calls, patches, recipes, updates
 from thunder_fuser.frontends.thunder.distributed import dtensors
 from thunder_fuser.frontends.thunder.fuser import executor
 from thunder_fuser.frontends.thunder.plans.meshes import mesh_plans
@@ -22,6 +22,7 @@ __all__ = [
     "segments",
 ]
 
+opaque_calls.register()
 recipes.register()
 patches.register()
 updates.register()

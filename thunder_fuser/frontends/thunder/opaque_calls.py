@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial, wraps
+from types import FunctionType
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import Device, to_torch_device
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
@@ -84,6 +87,34 @@ def call_opaquely(
     """Record a call of a function, and return its results."""
     has_operands = any(isinstance(x, TensorProxy) for x in tree_flatten((args, kwargs))[0])
     return with_constants(_symbol(function, name, has_operands), *args, **kwargs)
+
+
+def call_function(run: Function, name: str, tensors: Sequence[TensorProxy]) -> Any:
+    """Record a call of a function of this trace, which is no function of torch, on tensors; return
+    its results.
+    """
+    return call_opaquely(run_function, name, (run, *tensors), {})
+
+
+def run_function(run: Function, *tensors: torch.Tensor) -> Any:
+    """Return the results of a function that runs as one call."""
+    return run(*tensors)
+
+
+def under_autocast(function: Function) -> Function:
+    """Return a function that runs under the autocast of this point of the trace."""
+    stack = get_compile_data().autocast_stack
+    found = {kind: stack.get_dtype_for_device_if_enabled(kind) for kind in ("cpu", "cuda")}
+    enabled = {kind: to_torch_dtype(dtype) for kind, dtype in found.items() if dtype is not None}
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        with ExitStack() as contexts:
+            for device, dtype in enabled.items():
+                contexts.enter_context(torch.autocast(device, dtype))
+            return function(*args)
+
+    return call
 
 
 def ctc_loss(
@@ -200,16 +231,16 @@ def _unlogged() -> Iterator[None]:
         log.disabled = before
 
 
-class _NotPure(Exception):
+class NotPure(Exception):
     """Raised for a function that does more than compute new tensors."""
 
 
-_OF_TRACING = (_NotPure, DataDependentOutputException, DynamicOutputShapeException)
+_OF_TRACING = (NotPure, DataDependentOutputException, DynamicOutputShapeException)
 
 
 @cache
 def _checked(function: Function) -> Function:
-    """Return the function, which raises _NotPure on tensors without values where it is not pure."""
+    """Return the function, which raises NotPure on tensors without values where it is not pure."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -229,7 +260,7 @@ def pure_results(call: Callable[[], Any], given: Iterable[torch.Tensor], name: s
     with _PureOperations(operands):
         results = call()
     if not all(x is None or _is_in_none(x, operands) for x in tree_leaves(results)):
-        raise _NotPure(f"{name} returns a view, or no tensor")
+        raise NotPure(f"{name} returns a view, or no tensor")
     return results
 
 
@@ -238,7 +269,7 @@ def _is_in_none(x: Any, storages: Container[int]) -> bool:
 
 
 class _PureOperations(TorchDispatchMode):  # type: ignore[misc]  # torch leaves it untyped
-    """Raises _NotPure for operations that draw random numbers or change an operand.
+    """Raises NotPure for operations that draw random numbers or change an operand.
 
     operands  storages of the operands
     """
@@ -253,7 +284,7 @@ class _PureOperations(TorchDispatchMode):  # type: ignore[misc]  # torch leaves 
         if is_random(func, args, kwargs) or any(
             not _is_in_none(x, self.operands) for x in _changed(func, args)
         ):
-            raise _NotPure(f"{func} draws random numbers, or changes an operand")
+            raise NotPure(f"{func} draws random numbers, or changes an operand")
         return func(*args, **(kwargs or {}))
 
 
@@ -263,3 +294,13 @@ def _changed(func: OpOverload, args: Sequence[Any]) -> Iterator[torch.Tensor]:
         is_written = argument.alias_info is not None and argument.alias_info.is_write
         if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith(_STATISTICS)):
             yield x
+
+
+def _without_values(original: Function, x: Any) -> Any:
+    """Return what stands for an argument on tensors without values: for a function, itself."""
+    return x if isinstance(x, FunctionType) else original(x)
+
+
+def register() -> None:
+    """Patch opaque calls to take functions."""
+    ltorch._get_fake_arg = partial(_without_values, ltorch._get_fake_arg)

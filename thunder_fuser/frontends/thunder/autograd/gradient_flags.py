@@ -1,7 +1,8 @@
 """Which tensors of a trace require gradients.
 
 Thunder knows that of arguments, and assumes that no result of an operation requires one. A result
-requires a gradient if an operand of its operation does, under torch's grad mode.
+requires a gradient if an operand of its operation does, under torch's grad mode, or if the program
+asks for one: `x.requires_grad_()` of a new tensor makes it a leaf of autograd's graph.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from thunder_fuser.frontends.thunder.claims.targets import targets
 
 ProxyTag.register_tag("CONSTANT_OF_TORCH")
 """Of results that torch does not differentiate, of calls that have others which it does."""
+ProxyTag.register_tag("LEAF_OF_TORCH")
+"""Of results that the program asked gradients for."""
 _CREATED = tuple(
     f"torch.{name}_like" for name in ("zeros", "ones", "full", "empty", "rand", "randn")
 )
@@ -35,7 +38,7 @@ def requires_gradient(x: TensorProxy) -> bool:
     """True if a gradient goes from `x` to an argument that requires one: in the trace that is being
     differentiated, or else in the one that is being made.
     """
-    if x.requires_grad:
+    if is_leaf(x):
         return True
     names, trace = _differentiated.get(), get_tracectx()
     if names is None:
@@ -71,10 +74,11 @@ def requiring_gradients(
 
 
 class Sources(NamedTuple):
-    """Which arguments gradients of tensors go to, each a bit of an int.
+    """Which leaves gradients of tensors go to, each a bit of an int.
 
-    arguments   bits of those that require gradients and are read
-    of_results  bits of the arguments that each tensor which requires a gradient depends on
+    arguments   bits of those that are read: arguments that require gradients, and results that the
+                program asked gradients for
+    of_results  bits of the leaves that each tensor which requires a gradient depends on
     """
 
     arguments: dict[str, int]
@@ -113,7 +117,7 @@ def gradient_sources(
                 if ProxyTag.DETACHED_AUTOGRAD_GRAPH not in x.tags:
                     sharing.setdefault(part(x.name), set()).add(x.name)
             for x in operands:
-                if x.requires_grad:
+                if is_leaf(x):
                     found.arguments.setdefault(x.name, 1 << len(found.arguments))
                 sources |= found.of(x.name)
             if sources and (made or not symbol.flat_proxy_outs):
@@ -123,6 +127,11 @@ def gradient_sources(
 
     take(symbols)
     return found
+
+
+def is_leaf(x: TensorProxy) -> bool:
+    """True for an argument that requires a gradient, or a result that the program asked one for."""
+    return bool(x.requires_grad) or ProxyTag.LEAF_OF_TORCH in x.tags
 
 
 def detaches(symbol: BoundSymbol) -> bool:

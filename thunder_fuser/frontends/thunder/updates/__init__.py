@@ -6,6 +6,7 @@ from thunder_fuser.frontends.thunder.updates import (
     detached_results,
     layouts,
     layouts_asked,
+    made_leaves,
     order,
     owned_results,
     reached_arguments,
@@ -29,6 +30,7 @@ def register() -> None:
         updated_arguments,
         # Over the patches of updated arguments, to which it gives the other results.
         detached_results,
+        made_leaves,
         # Over those of detached results, whose gradients it takes to be none.
         reached_arguments,
     ):

@@ -67,7 +67,7 @@ def _reads(symbol: BoundSymbol, viewed: Container[Variable]) -> bool:
     is differentiated have the values after all updates, too.
     """
     if symbol.sym.id is PrimIDs.RETURN and is_patched():
-        return any(map(_requires_grad, symbol.args[0].get("flat_args", ())))
+        return any(map(_requires_grad, _values_returned(symbol).get("flat_args", ())))
     return _reads_of_thunder(symbol, viewed)
 
 
@@ -213,7 +213,12 @@ def _forward(trace: TraceCtx) -> Iterator[BoundSymbol]:
 
 
 def returned_by(trace: TraceCtx) -> Mapping[str, Any]:
-    values = trace.bound_symbols[-1].args[0] if trace.bound_symbols[-1].args else None
+    """Return what a trace returns, by its keys; nothing for one of an autograd function."""
+    return _values_returned(trace.bound_symbols[-1])
+
+
+def _values_returned(symbol: BoundSymbol) -> Mapping[str, Any]:
+    values = symbol.args[0] if symbol.args else None
     return values if isinstance(values, dict) else {}
 
 

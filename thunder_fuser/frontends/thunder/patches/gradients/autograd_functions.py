@@ -9,22 +9,40 @@ for any number of results but refuses more than one. A tensor that is given twic
 of one name; here it is one argument, with the sum of its gradients, and one that is saved twice has
 two names. So the function is replaced by one whose `forward` does all of this, and the transform is
 told not to count results.
+
+A function that updates tensors which it makes (XSoftmax in transformers) raised, or read them as
+they were before. It is one call of torch, and so is its gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from types import FunctionType
 from typing import Any
 
 import torch
-from thunder.core import jit_ext
-from thunder.core.interpreter import WrappedValue, make_opaque, unwrap, wrap
+from thunder.core import jit_ext, update_aliases
+from thunder.core.interpreter import (
+    WrappedValue,
+    interpreter_needs_wrap,
+    make_opaque,
+    unwrap,
+    wrap,
+)
 from thunder.core.prims import shallow_copy
 from thunder.core.proxies import TensorProxy, TorchAutogradFunctionCtxProxy
-from thunder.core.trace import get_tracectx
+from thunder.core.trace import TraceCtx, get_tracectx
+from torch._subclasses.fake_tensor import FakeTensor
 
+from thunder_fuser.frontends.thunder.opaque_calls import (
+    call_function,
+    pure_results,
+    under_autocast,
+    unrecorded_if_it_raises,
+)
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.trace.call_facts import gives_new_memory
 
@@ -42,11 +60,68 @@ def _apply(function: WrappedValue, *args: Any, **kwargs: Any) -> Any:
     before = set(known)
     jit_ext.recursively_proxy(*(x for x in args if isinstance(unwrap(x), torch.Tensor)))
     distinct, places = _distinct(args)
-    function = wrap(_with_context(unwrap(function), places), provenance=function.provenance)
-    found = _original(function, *distinct, **kwargs)
+    kind = unwrap(function)
+    function = wrap(_with_context(kind, places), provenance=function.provenance)
+    try:
+        with _refusing_updates(), unrecorded_if_it_raises():
+            found = _original(function, *distinct, **kwargs)
+    except _Updates:
+        return interpreter_needs_wrap(partial(_in_torch, kind))(*args)
     for name in set(known) - before:
         _count_no_results(known[name].grad_transform)
     return found
+
+
+class _Updates(Exception):
+    """Raised for an autograd function that updates tensors."""
+
+
+_is_traced: ContextVar[bool] = ContextVar("is_traced", default=False)
+"""While the forward and the backward of an autograd function are traced."""
+
+
+@contextmanager
+def _refusing_updates() -> Iterator[None]:
+    token = _is_traced.set(True)
+    try:
+        yield
+    finally:
+        _is_traced.reset(token)
+
+
+def _insert_alias_updates(
+    original: Callable[..., TraceCtx], trace: TraceCtx, groups: Sequence[Sequence[int]]
+) -> TraceCtx:
+    """Insert `update_aliases` in the trace of a forward or a backward."""
+    if _is_traced.get() and any(map(update_aliases._is_inplace_op, trace.bound_symbols)):
+        raise _Updates
+    return original(trace, groups)
+
+
+def _in_torch(kind: type[torch.autograd.Function], *args: Any) -> Any:
+    """Record one call of an autograd function, and return its results."""
+    is_tensor = [isinstance(x, TensorProxy) for x in args]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        parts = iter(tensors)
+        return kind.apply(*(next(parts) if k else x for x, k in zip(args, is_tensor, strict=True)))
+
+    @under_autocast
+    def run(*tensors: torch.Tensor) -> Any:
+        if not any(isinstance(x, FakeTensor) for x in tensors):
+            return call(*tensors)
+        return pure_results(partial(call, *tensors), tensors, kind.__name__)
+
+    try:
+        tensors = [x for x in args if isinstance(x, TensorProxy)]
+        return call_function(run, kind.__name__, tensors)
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"{kind.__name__}, an autograd function that updates tensors, does more than compute "
+            "new ones from its arguments (it updates these, returns a view, draws random numbers, "
+            "branches on numbers); let it compute new ones, or call it outside of the compiled "
+            "function"
+        ) from error
 
 
 def _distinct(args: Sequence[WrappedValue]) -> tuple[list[WrappedValue], tuple[int, ...]]:
@@ -174,6 +249,13 @@ _apart: Callable[[Any], Any] = make_opaque(_apart_from)
 _kept: Callable[[Any], list[int]] = make_opaque(_kept_places)
 
 
+def _refuse_dirty(ctx: Any, *arguments: Any) -> None:
+    raise NotImplementedError(
+        "ctx.mark_dirty in a compiled function: an autograd function that updates its arguments; "
+        "let it return a new tensor, and copy that to the argument outside of it"
+    )
+
+
 def _materialize(ctx: Any, value: bool) -> None:
     """A gradient is a tensor in any case: zeros where torch may give None."""
 
@@ -190,4 +272,9 @@ def register() -> None:
     )
     TorchAutogradFunctionCtxProxy.mark_non_differentiable = make_opaque(_mark)
     TorchAutogradFunctionCtxProxy.set_materialize_grads = _materialize
+    TorchAutogradFunctionCtxProxy.mark_dirty = _refuse_dirty
+    # Thunder imports it in the function that traces an autograd function.
+    update_aliases.insert_alias_updates = partial(
+        _insert_alias_updates, update_aliases.insert_alias_updates
+    )
     _LOOKASIDES[_APPLY] = _apply

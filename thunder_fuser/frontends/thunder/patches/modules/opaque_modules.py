@@ -18,13 +18,11 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy
-import thunder.torch as ltorch
 import torch
 from thunder.core import interpreter, jit_ext
 from thunder.core.compile_data import get_compile_data
@@ -45,17 +43,24 @@ from torch.func import functional_call
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
-from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, pure_results
+from thunder_fuser.frontends.thunder.opaque_calls import (
+    NotPure,
+    call_function,
+    pure_results,
+    under_autocast,
+)
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is_patched
 
 Function = Callable[..., Any]
 
-_STAYS = (
-    "cannot run in torch as one call: it does more than to compute tensors of fixed sizes from "
-    "tensors (it sets an attribute, updates a tensor, draws random numbers, takes other objects)"
-)
+_STAYS = "cannot run in torch as one call"
+_SETS = "it sets an attribute, or changes a container"
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class _Reason(str):
+    """Why a module cannot be one call."""
 
 
 class _Type(NamedTuple):
@@ -127,14 +132,16 @@ def _call(
     error = runtimectx.curexc
     if not isinstance(error, UntraceableError) or unwrap(fn) is get_compile_data().fn:
         return found
+    reason: Any = _SETS
     if mark.restores():
         runtimectx.curexc = None
         called = _in_one_call(fn, args, kwargs)
-        if called is not None:
+        reason = unwrap(called)
+        if not isinstance(reason, _Reason):
             return called
         runtimectx.curexc = error
     if _STAYS not in str(error):  # It is the innermost module.
-        why = f"{error}; the module around it, {type(unwrap(fn)).__name__}, {_STAYS}"
+        why = f"{error}; the module around it, {type(unwrap(fn)).__name__}, {_STAYS}: {reason}"
         runtimectx.curexc = type(error)(why).with_traceback(error.__traceback__)
     return found
 
@@ -142,15 +149,14 @@ def _call(
 def _in_one_call(
     module: WrappedValue, args: Sequence[WrappedValue], kwargs: Mapping[str, WrappedValue]
 ) -> Any:
-    """Record a call of a module; return its wrapped result, or None if it has to be traced."""
+    """Record a call of a module; return its wrapped result, or a `_Reason` if it has to be traced,
+    or the interpreter's signal.
+    """
     tree = _tree(unwrap(module), set())
     held = _wrapped_tensors(module, tree)
     jit_ext.recursively_proxy(*held, *args, **kwargs)
     record = jit_ext.record_source_loc_in_symbol_header(partial(_record, unwrap(module), tree))
-    found = interpreter_needs_wrap(record)(*held, *args, **kwargs)
-    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
-        return found
-    return None if unwrap(found) is NotImplemented else found
+    return interpreter_needs_wrap(record)(*held, *args, **kwargs)
 
 
 def _tree(module: Module, seen: set[int]) -> _Tree:
@@ -201,7 +207,7 @@ def _wrapped_tensors(module: WrappedValue, tree: _Tree) -> list[WrappedValue]:
 
 
 def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
-    """Record a call of a module on proxies, and return its results; NotImplemented if it does more
+    """Record a call of a module on proxies, and return its results; a `_Reason` if it does more
     than compute tensors of known types.
 
     values  the module's tensors, and then the positional arguments
@@ -210,12 +216,12 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
     held, args = values[: len(names)], values[len(names) :]
     flat, structure = pytree.tree_flatten((args, kwargs))
     is_tensor = [type(x) is TensorProxy for x in flat]
-    if not all(tensor or isinstance(x, _PLAIN) for x, tensor in zip(flat, is_tensor, strict=True)):
-        return NotImplemented
+    for x, tensor in zip(flat, is_tensor, strict=True):
+        if not tensor and not isinstance(x, _PLAIN):
+            return _Reason(f"it takes a {type(x).__name__}")
     given = [x for x, tensor in zip(flat, is_tensor, strict=True) if tensor]
     if not all(type(x) is TensorProxy for x in held) or not given:
-        return NotImplemented
-    enabled = _autocast()
+        return _Reason("it has tensors that are not known to be its own, or takes none")
 
     def arguments(tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         parts = iter(tensors)
@@ -223,23 +229,23 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
         found: tuple[Any, Any] = pytree.tree_unflatten(now, structure)
         return found
 
+    @under_autocast
     def call(*tensors: Tensor) -> Any:
         """Return the results for the arguments."""
         call_args, call_kwargs = arguments(tensors)
-        with _under(enabled):
-            return module(*call_args, **call_kwargs)
+        return module(*call_args, **call_kwargs)
 
     sampled = _sampled(module, tree, call, given)
-    if sampled is None:
-        return NotImplemented
+    if isinstance(sampled, _Reason):
+        return sampled
     types, returned = sampled
 
+    @under_autocast
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         if any(isinstance(x, FakeTensor) for x in tensors):
             return _of_types(types, tensors)
         state = dict(zip(names, tensors, strict=False))
-        with _under(enabled):
-            results = functional_call(module, state, *arguments(tensors[len(names) :]))
+        results = functional_call(module, state, *arguments(tensors[len(names) :]))
         found, now_returned = _split(results)
         if (now := _types(found)) != types or now_returned != returned:
             raise RuntimeError(
@@ -249,39 +255,19 @@ def _record(module: Module, tree: _Tree, *values: Any, **kwargs: Any) -> Any:
             )
         return found
 
-    found = call_opaquely(run_module, type(module).__name__, (run, *held, *given), {})
+    found = call_function(run, type(module).__name__, [*held, *given])
     return returned.holding(found)
-
-
-def run_module(run: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the results of a module that runs as one call."""
-    return tuple(run(*tensors))
-
-
-def _autocast() -> dict[str, torch.dtype]:
-    """Return the devices for which autocast is enabled at this point of the trace."""
-    stack = get_compile_data().autocast_stack
-    found = {kind: stack.get_dtype_for_device_if_enabled(kind) for kind in ("cpu", "cuda")}
-    return {kind: to_torch_dtype(dtype) for kind, dtype in found.items() if dtype is not None}
-
-
-@contextmanager
-def _under(enabled: Mapping[str, torch.dtype]) -> Iterator[None]:
-    with ExitStack() as contexts:
-        for device, dtype in enabled.items():
-            contexts.enter_context(torch.autocast(device, dtype))
-        yield
 
 
 def _sampled(
     module: Module, tree: _Tree, call: Function, given: Sequence[TensorProxy]
-) -> tuple[list[_Type], _Returned] | None:
-    """Return the types of a module's results on random numbers, and what they are returned in; None
-    if these differ, or the module does more than compute them.
+) -> tuple[list[_Type], _Returned] | _Reason:
+    """Return the types of a module's results on random numbers, and what they are returned in; a
+    `_Reason` if these differ, or the module does more than compute them.
     """
     held = _tensors(module, tree)
-    if any(type(x) is TensorProxy for x in held):  # Inside of a traced functional call.
-        return None
+    if any(type(x) is TensorProxy for x in held):
+        return _Reason("it is inside of a functional call")
     devices = {x.device for x in held if x.is_cuda}
     found = []
     for seed in range(2):
@@ -297,13 +283,24 @@ def _sampled(
                 results = pure_results(
                     partial(call, *tensors), [*held, *tensors], type(module).__name__
                 )
-            except Exception:  # The module's own, of numbers that it does not expect.
-                return None
+            except NotPure as more:
+                return _Reason(more)
+            except Exception as own:
+                what = f"{type(own).__name__}: {str(own).partition(chr(10))[0]}"
+                return _Reason(
+                    f"of random numbers, and integers that are 0, by which the sizes of its "
+                    f"results are found, it raises {what}"
+                )
             if is_changed():
-                return None
+                return _Reason(_SETS)
             leaves, returned = _split(results)
             found.append((_types(leaves), returned, drawn()))
-    return found[0][:2] if found[0] == found[1] else None
+    (types, returned, drawn_first), (types_again, returned_again, drawn_again) = found
+    if (types, returned) != (types_again, returned_again):
+        return _Reason("the sizes of its results depend on numbers")
+    if drawn_first != drawn_again:
+        return _Reason("it draws random numbers of NumPy or random")
+    return types, returned
 
 
 def _split(results: Any) -> tuple[tuple[Any, ...], _Returned]:
@@ -386,12 +383,6 @@ def _of_types(types: Sequence[_Type], operands: Sequence[Tensor]) -> tuple[Tenso
     )
 
 
-def _without_values(original: Function, x: Any) -> Any:
-    """Return what stands for an argument on tensors without values: for a function, itself."""
-    return x if isinstance(x, FunctionType) else original(x)
-
-
 def register() -> None:
-    """Patch Thunder's interpreter to use `_call`, and opaque calls to take functions."""
-    ltorch._get_fake_arg = partial(_without_values, ltorch._get_fake_arg)
+    """Patch Thunder's interpreter to use `_call`."""
     interpreter._call_dispatch = partial(_call, interpreter._call_dispatch)
