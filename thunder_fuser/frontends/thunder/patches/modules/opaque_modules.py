@@ -47,8 +47,8 @@ from torch.utils import _pytree as pytree
 
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, pure_results
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
+from thunder_fuser.frontends.thunder.patches.changes.shapes_changed import places_of_changed_shapes
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is_patched
-from thunder_fuser.frontends.thunder.patches.tensors.shapes_changed import places_of_changed_shapes
 
 Function = Callable[..., Any]
 

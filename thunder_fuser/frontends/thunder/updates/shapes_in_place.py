@@ -10,18 +10,18 @@ which have a proxy for each. For functions compiled with this executor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from thunder.core.interpreter import get_interpreterruntimectx
 from thunder.core.jit_ext import get_jit_ctx
 from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, get_tracectx
+from thunder.core.trace import get_tracectx
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.patches.changes.shapes_changed import note_changed_shape
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError
 from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import at_once
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS, known
@@ -31,13 +31,6 @@ Function = Callable[..., Any]
 
 _VIEWS = ("squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims")
 """Methods that give a view of all elements; with an underscore, they change the tensor."""
-
-_places: WeakKeyDictionary[TraceCtx, list[int]] = WeakKeyDictionary()
-
-
-def places_of_changed_shapes(trace: TraceCtx) -> Sequence[int]:
-    """Return, for each change, the position of the symbol that made the tensor."""
-    return _places.get(trace, ())
 
 
 def _changed(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +56,7 @@ def _changed(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     view = getattr(old, name)(*args, **kwargs)
     vars(self).update(vars(view))
     _forget_attributes(self)
-    _places.setdefault(trace, []).append(place)
+    note_changed_shape(trace, place)
     return self
 
 
