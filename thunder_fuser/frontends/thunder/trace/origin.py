@@ -8,7 +8,6 @@ have no line.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import InFormatOf, LiesAs
 from thunder_fuser.frontends.thunder.composites import movement, norms
-from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
+from thunder_fuser.frontends.thunder.remembered import look_through, relabelled
 from thunder_fuser.frontends.thunder.trace.call_facts import (
     IN_ANOTHER_ORDER,
     IN_FORMAT,
@@ -33,6 +32,7 @@ from thunder_fuser.frontends.thunder.trace.call_facts import (
     rounds_each_step,
     saved_by_torch,
 )
+from thunder_fuser.frontends.thunder.trace.same_values import same_values
 from thunder_fuser.ir.fusion import Origin
 
 _COPY = "bw_"
@@ -89,7 +89,8 @@ class Recorded:
         self._same: dict[str, str] = {}
         self._new_names: dict[str, str] = {}
         if any(name not in self._calls for bsym in self.symbols for name in _given(bsym)):
-            self._same = _same_values(traces[0], traces[-1])
+            forward = [b for b in self.symbols if not is_backward(b)]
+            self._same = same_values(traces[0].bound_symbols, forward)
             self._new_names = {old: new for new, old in self._same.items()}
             self._note_new_names(traces[0], traces[-1])
         # Also if no value was renamed: gradients may be of nothing but arguments.
@@ -152,6 +153,13 @@ class Recorded:
             name = name.removeprefix(_COPY)
         return name if name in self._calls else self._same.get(name, name)
 
+    def _names(self, name: str) -> tuple[str, ...]:
+        """Return the names of a value in calls: of those that a gradient rule recorded again, then
+        of the user's, whose result it may be.
+        """
+        name = self.first_name(name)
+        return name, self._same.get(name, name)
+
     def in_one_call(self, *names: str) -> bool:
         """True if one call of the user's defines all of these values, itself or in subsymbols."""
         calls = {self._calls.get(self.first_name(name)) for name in names}
@@ -165,8 +173,7 @@ class Recorded:
 
     def is_result(self, name: str) -> bool:
         """True if a value is the result of a call of the user's."""
-        name = self.first_name(name)
-        return self._same.get(name, name) in self._results
+        return self._names(name)[-1] in self._results
 
     def owns(self, name: str) -> bool:
         """True if a value is the result of a call of the user's that returns new memory."""
@@ -174,17 +181,18 @@ class Recorded:
 
     def is_row_major(self, name: str) -> bool:
         """True if a value is the result of a call that is row-major for any operand strides."""
-        return self.first_name(name) in self._row_major
+        return not self._row_major.isdisjoint(self._names(name))
 
     def keeps_channels_last(self, name: str) -> bool:
         """True if a value is the result of a call that keeps channels last, else is row-major."""
-        return self.first_name(name) in self._channels_last
+        return not self._channels_last.isdisjoint(self._names(name))
 
     def leaders(self, name: str) -> LiesAs | InFormatOf | None:
         """Return the operands of the call that defines a value if torch's kernel lays its result
         out by them, or has their format, and the call's decomposition would not; else None.
         """
-        tag = self._leaders.get(self.first_name(name))
+        tags = (self._leaders.get(known) for known in self._names(name))
+        tag = next((tag for tag in tags if tag is not None), None)
         return None if tag is None else tag.renamed(self._new_names)
 
     def line_of(self, bsym: BoundSymbol) -> Line:
@@ -205,53 +213,6 @@ class Recorded:
             source_positions=line.positions,
             tags=prim.tags | whole.tags,
         )
-
-
-def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
-    """Map names in `joint` to those of the same values in `first` by value numbering: equal prims
-    on equal operands, matched in order of occurrence. All names of one tensor are equal operands:
-    `first` has none of those that are given to it around updates in place.
-    """
-    same: dict[str, str] = {}
-    tensors: dict[str, str] = {}
-
-    def operand(name: str) -> str:
-        return tensors.get(name) or same.get(name, name)
-
-    def number(prim: BoundSymbol) -> tuple[object, ...]:
-        operands = (
-            operand(x.name) if isinstance(x, Proxy) else repr(x)
-            for x in leaves_in((prim.args, prim.kwargs))
-        )
-        return prim.sym.id, *operands
-
-    def name(prim: BoundSymbol) -> None:
-        if prim.sym.id is PrimIDs.UPDATE_ALIASES:
-            pairs = zip(prim.flat_proxy_outs, prim.flat_proxy_args, strict=True)
-            tensors.update({new.name: operand(old.name) for new, old in pairs})
-        elif prim.sym.id is PrimIDs.COPY_:
-            tensors[prim.output.name] = operand(prim.args[1].name)
-
-    known: dict[tuple[object, ...], deque[BoundSymbol]] = {}
-    for prim in _leaves(first.bound_symbols):
-        known.setdefault(number(prim), deque()).append(prim)
-        name(prim)
-    for prim in _leaves(b for b in joint.bound_symbols if not is_backward(b)):
-        if queue := known.get(number(prim)):
-            found = queue.popleft()
-            pairs = zip(prim.flat_proxy_outs, found.flat_proxy_outs, strict=False)
-            same.update((new.name, old.name) for new, old in pairs)
-        name(prim)
-    return same
-
-
-def _leaves(symbols: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """Yield the symbols without subsymbols, in order."""
-    for bsym in symbols:
-        if bsym.subsymbols:
-            yield from _leaves(bsym.subsymbols)
-        else:
-            yield bsym
 
 
 def is_backward(bsym: BoundSymbol) -> bool:

@@ -1,5 +1,5 @@
 """What autograd sees of a compiled function: its results, which arguments it updates in place, and
-the gradients through updates; and which tensors are one.
+the gradients through updates; which tensors are one; and changes of shapes in place.
 """
 
 from thunder_fuser.frontends.thunder.updates import (
@@ -11,6 +11,7 @@ from thunder_fuser.frontends.thunder.updates import (
     owned_results,
     reached_arguments,
     repeated_arguments,
+    shapes_in_place,
     tensor_identity,
     update_gradients,
     updated_arguments,
@@ -25,6 +26,7 @@ def register() -> None:
         order,
         owned_results,
         repeated_arguments,
+        shapes_in_place,
         tensor_identity,
         update_gradients,
         updated_arguments,

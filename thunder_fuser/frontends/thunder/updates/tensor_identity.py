@@ -95,6 +95,18 @@ def _object(x: TensorProxy) -> TensorProxy:
     return x
 
 
+def has_other_names(x: TensorProxy) -> bool:
+    """True if `x` is, in torch, the object of another proxy, too: `x.add_(1)`, `x.float()`."""
+    if _object(x).name != x.name:
+        return True
+    returned = (
+        _returned(symbol, out.name)
+        for symbol in chain.from_iterable(get_tracectx().scopes)
+        for out in symbol.flat_proxy_outs
+    )
+    return any(operand is not None and operand.name == x.name for operand in returned)
+
+
 def _returned(symbol: BoundSymbol, result: str) -> TensorProxy | None:
     """Return the operand that a call returns in torch as the result of this name; None if it makes
     a tensor object.

@@ -50,6 +50,7 @@ from thunder_fuser.frontends.thunder.opaque_calls import (
     under_autocast,
 )
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
+from thunder_fuser.frontends.thunder.patches.changes.shapes_changed import places_of_changed_shapes
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is_patched
 
 Function = Callable[..., Any]
@@ -100,23 +101,25 @@ class _Mark:
         self._trace = get_tracectx()
         self._depth = len(self._trace.scopes)
         self._count = len(self._trace.peek_scope())
-        self._changes = _changes()
+        self._changes = self._changes_so_far()
 
     def restores(self) -> bool:
         """Drop the calls that the trace has recorded since; False if it has recorded changes of
         objects, too.
         """
-        if _changes() != self._changes:
+        if self._changes_so_far() != self._changes:
             return False
         del self._trace.scopes[self._depth :]
         del self._trace.peek_scope()[self._count :]
         return True
 
-
-def _changes() -> int:
-    """Return how many attributes and containers a trace has changed."""
-    attributes = jit_ext.get_jit_ctx()._additional_outputs
-    return sum(map(len, attributes.values())) + count_of_changes()
+    def _changes_so_far(self) -> int:
+        """Return how many attributes and containers the trace has changed, and shapes of tensors
+        that it had made before.
+        """
+        attributes = sum(map(len, jit_ext.get_jit_ctx()._additional_outputs.values()))
+        shapes = sum(place < self._count for place in places_of_changed_shapes(self._trace))
+        return attributes + count_of_changes() + shapes
 
 
 def _call(

@@ -1,5 +1,5 @@
 """Calls that a traced function cannot make: transforms of `torch.func`, gradients, hooks, reads of
-tensors into Python, seeds, changes of a tensor's shape in place, and first calls of lazy modules.
+tensors into Python, seeds, changes of a tensor's memory, and first calls of lazy modules.
 
 They failed somewhere inside of torch, those of `torch.func` with its transform still active for
 whatever the caller did next. Here each raises before it begins, with the reason and what to do
@@ -46,8 +46,8 @@ _SEED = (
 )
 
 _SHAPE = (
-    "it gives a tensor another shape or memory in place; write the call that returns a view, such "
-    "as x = x.unsqueeze(0)"
+    "it gives a tensor other memory in place; write a call that returns a tensor, such as "
+    "x = x.as_strided(..)"
 )
 
 _REASONS: Mapping[Any, str] = {
@@ -89,13 +89,7 @@ _OF_TENSORS = {
     "register_hook": _HOOK,
     "register_post_accumulate_grad_hook": _HOOK,
     "retain_grad": _HOOK,
-    **dict.fromkeys(
-        (
-            *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
-            *("as_strided_", "resize_", "resize_as_", "set_"),
-        ),
-        _SHAPE,
-    ),
+    **dict.fromkeys(("as_strided_", "resize_", "resize_as_", "set_"), _SHAPE),
     **dict.fromkeys(("equal", "allclose", "is_nonzero", "numpy", "__array__"), _VALUES),
 }
 

@@ -4,6 +4,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     aten_operators,
     autocast,
     broadcasts,
+    caught_errors,
     checkpoints,
     creation_options,
     library_operators,
@@ -24,6 +25,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
 PATCHES = (
     aten_operators,
     broadcasts,
+    caught_errors,
     checkpoints,
     library_operators,
     lists_of_tensors,
