@@ -82,6 +82,22 @@ def test_dtypes_that_a_trace_has_not_are_named() -> None:
         jit(torch.clone)(torch.ones(2).to(torch.uint16))
 
 
+def test_unsigned_integers_of_64_bits_are_converted_and_moved() -> None:
+    """`x.to(torch.uint64)` raised an unknown dtype, and arithmetic a KeyError."""
+    wide = torch.tensor([1, 2, 2**63], dtype=torch.uint64)
+    for program, x in (
+        (lambda x: (x * 2).long().to(torch.uint64), torch.tensor([0.5, 1.25])),
+        (lambda x: x.float() * 2, wide),
+        (lambda x: x.view(torch.int64) + 1, wide),
+        (lambda x: x[1:].clone(), wide),
+    ):
+        ours, eager = jit(program)(x), program(x)
+        assert ours.dtype is eager.dtype
+        assert ours.tolist() == eager.tolist()
+    with pytest.raises(NotImplementedError, match=r"arithmetic of torch.uint64.*x\.to"):
+        jit(lambda x: x * 2)(wide)
+
+
 def test_an_array_of_numpy_is_copied() -> None:
     def program(x: Tensor) -> Tensor:
         return x * torch.tensor(np.arange(2)) + torch.tensor(np.ones((2, 2)), dtype=torch.float16)
