@@ -74,9 +74,7 @@ PROGRAMS: tuple[Callable[..., Any], ...] = (
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_gradients_go_where_they_are_enabled(
-    program: Callable[..., Any], is_enabled: bool
-) -> None:
+def test_gradients_go_where_they_are_enabled(program: Callable[..., Any], is_enabled: bool) -> None:
     """After an inner context gradients were those of the caller's mode, as was what asked."""
     x, found = torch.tensor([0.5, 1.25]), []
     for function in (jit(program), program):

@@ -21,7 +21,6 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 Function = Callable[..., Any]
 
 
-@interpreter.make_opaque
 def _is_enabled() -> bool:
     data = get_compile_data()
     assert data is not None
@@ -38,7 +37,7 @@ def _exit(self: Any, *_: Any) -> None:
 
 
 _INTERPRETED: Mapping[Function, Function] = {
-    torch.is_grad_enabled: _is_enabled,
+    torch.is_grad_enabled: interpreter.make_opaque(_is_enabled),
     torch.inference_mode.__enter__: _enter,
     torch.inference_mode.__exit__: _exit,
 }

@@ -52,7 +52,7 @@ _key = ex.register_operator(
 )
 
 
-class _KeyProxy(Proxy):  # type: ignore[misc]
+class KeyProxy(Proxy):  # type: ignore[misc]
     """A key in the prologue, which Thunder sorts behind strings and integers."""
 
     def __init__(self, place: int) -> None:
@@ -66,10 +66,10 @@ class _KeyProxy(Proxy):  # type: ignore[misc]
         return id(self)
 
     def __lt__(self, other: object) -> bool:
-        return isinstance(other, _KeyProxy) and self.place < other.place
+        return isinstance(other, KeyProxy) and self.place < other.place
 
     def __gt__(self, other: object) -> bool:
-        return not isinstance(other, _KeyProxy) or self.place > other.place
+        return not isinstance(other, KeyProxy) or self.place > other.place
 
 
 def _item(value: Any, held: WrappedValue, key: Any) -> WrappedValue:
@@ -87,9 +87,14 @@ def _place(held: dict[Any, Any], key: Any) -> ProvenanceRecord:
         return _constant(str.__str__(key))
     if isinstance(key, int) and not any(isinstance(other, str) for other in held):
         return _constant(int(key))
-    found = _constant(_Key(key))
+    return held_key(key, _Key(key), KeyProxy)
+
+
+def held_key(key: Any, value: Any, kind: type[KeyProxy]) -> ProvenanceRecord:
+    """Return the place of a key that the prologue holds; `value` stands for it in places."""
+    found = _constant(value)
     symbols = jit_ext.get_jit_ctx()._prologue_trace.bound_symbols
-    found.proxy = _KeyProxy(len(symbols))
+    found.proxy = kind(len(symbols))
     symbols.append(_key.bind(_Constant(key), output=found.proxy))
     return found
 
