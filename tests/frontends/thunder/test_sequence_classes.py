@@ -1,4 +1,4 @@
-"""Lists, tuples and dictionaries whose class defines `__len__`, `__getitem__`, `append` and so on."""
+"""Lists, tuples and dictionaries whose class defines `__len__`, `__getitem__`, `append`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,12 @@ _key = ex.register_operator(
 
 
 class KeyProxy(Proxy):  # type: ignore[misc]
-    """A key in the prologue, which Thunder sorts behind strings and integers."""
+    """A key in the prologue, which Thunder sorts behind strings and integers.
+
+    reader  symbol that reads by this key, other than `held[key]`
+    """
+
+    reader: Any = None
 
     def __init__(self, place: int) -> None:
         super().__init__(prefix="key")
@@ -87,14 +92,16 @@ def _place(held: dict[Any, Any], key: Any) -> ProvenanceRecord:
         return _constant(str.__str__(key))
     if isinstance(key, int) and not any(isinstance(other, str) for other in held):
         return _constant(int(key))
-    return held_key(key, _Key(key), KeyProxy)
+    return held_key(key)
 
 
-def held_key(key: Any, value: Any, kind: type[KeyProxy]) -> ProvenanceRecord:
-    """Return the place of a key that the prologue holds; `value` stands for it in places."""
-    found = _constant(value)
+def held_key(key: Any, kind: type[KeyProxy] | None = None) -> ProvenanceRecord:
+    """Return the place of a constant that the prologue holds. Of a `kind` of proxies, the place has
+    the constant itself.
+    """
+    found = _constant(_Key(key) if kind is None else key)
     symbols = jit_ext.get_jit_ctx()._prologue_trace.bound_symbols
-    found.proxy = kind(len(symbols))
+    found.proxy = (kind or KeyProxy)(len(symbols))
     symbols.append(_key.bind(_Constant(key), output=found.proxy))
     return found
 

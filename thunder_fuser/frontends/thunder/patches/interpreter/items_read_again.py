@@ -28,6 +28,8 @@ _item_of = ex.register_operator("item_of", meta=lambda held, key, /: AnyProxy(No
 class _KeyOfOwn(KeyProxy):
     """A key of a container whose class has a `__getitem__`."""
 
+    reader = _item_of
+
 
 def _item(original: Callable[..., Any], value: Any, held: WrappedValue, key: Any) -> Any:
     """Return the wrapped item of a wrapped container."""
@@ -36,7 +38,7 @@ def _item(original: Callable[..., Any], value: Any, held: WrappedValue, key: Any
     is_read_by_python = kind is None or type(container).__getitem__ is kind.__getitem__
     if is_read_by_python or isinstance(given, (slice, Proxy)) or not is_patched():
         return original(value, held, key)
-    inputs = [held.provenance, held_key(given, given, _KeyOfOwn)]
+    inputs = [held.provenance, held_key(given, _KeyOfOwn)]
     return wrap(value, provenance=ProvenanceRecord(PseudoInst.BINARY_SUBSCR, inputs=inputs))
 
 
@@ -46,8 +48,10 @@ def _unpack_inputs(
     """Make the prologue."""
     found = original(ctx, prologue, *args, **kwargs)
     for k, symbol in enumerate(prologue.bound_symbols):
-        if symbol.sym is prims.unpack_getitem and isinstance(symbol.args[1], _KeyOfOwn):
-            prologue.bound_symbols[k] = _item_of.bind(*symbol.args, output=symbol.output)
+        if symbol.sym is prims.unpack_getitem and (
+            reader := getattr(symbol.args[1], "reader", None)
+        ):
+            prologue.bound_symbols[k] = reader.bind(*symbol.args, output=symbol.output)
     return found
 
 
