@@ -1,6 +1,6 @@
 """Lightning Thunder frontend: the executor, its claims and regions, and reports on fusions."""
 
-from thunder_fuser.frontends.thunder import patches, recipes, updates
+from thunder_fuser.frontends.thunder import patches, recipes, stand_ins, updates
 from thunder_fuser.frontends.thunder.distributed import dtensors
 from thunder_fuser.frontends.thunder.fuser import executor
 from thunder_fuser.frontends.thunder.plans.meshes import mesh_plans
@@ -24,5 +24,6 @@ __all__ = [
 
 recipes.register()
 patches.register()
+stand_ins.register()
 updates.register()
 dtensors.register()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import reduce
-from types import MappingProxyType
+from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -54,3 +54,18 @@ def decomposed() -> Iterator[tuple[Function, Symbol]]:
         is_pure = name[-1] != "_" and theirs not in MISTAKEN
         if isinstance(symbol, Symbol) and is_torchs and is_pure and not is_registered:
             yield theirs, symbol
+
+
+def is_builtin(function: object) -> bool:
+    """True for a function of torch that is written in C."""
+    return isinstance(function, BuiltinFunctionType)
+
+
+def registered_calls() -> dict[Function, Function]:
+    """Return torch's functions that Thunder knows, by themselves and by its symbols for them."""
+    found: dict[Function, Function] = {}
+    for theirs, symbol in ltorch._torch_to_thunder_function_map.items():
+        if not isinstance(theirs, type) and hasattr(theirs, "__name__"):
+            found[theirs] = theirs
+            found.setdefault(symbol, theirs)
+    return found
