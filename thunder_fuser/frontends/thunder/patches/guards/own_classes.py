@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 _KINDS = (list, tuple, dict)
+_PLAIN = (list, tuple, dict, str)
 
 
 def kind_of(held: object) -> Any:
@@ -20,6 +21,8 @@ def kind_of(held: object) -> Any:
 
 def length_of(held: Any) -> int:
     """Return the number of elements."""
+    if type(held) in _PLAIN:
+        return len(held)
     kind = kind_of(held)
     return len(held) if kind is None else int(kind.__len__(held))
 
