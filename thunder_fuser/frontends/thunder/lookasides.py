@@ -60,14 +60,11 @@ from thunder_fuser.frontends.thunder.numbers import (
     quotient_in_dtype,
 )
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, ctc_loss, or_opaque
-from thunder_fuser.frontends.thunder.stand_ins import or_stand_ins
 from thunder_fuser.frontends.thunder.torch_functions import (
     Function,
     decomposed,
-    is_builtin,
     named,
     registered,
-    registered_calls,
     symbol_of,
 )
 
@@ -155,8 +152,6 @@ def lookasides() -> dict[Function, Function]:
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
-    for theirs, call in (registered_calls() | {f: f for f in CREATION if is_builtin(f)}).items():
-        found[theirs] = or_stand_ins(call, found.get(theirs, symbol_of(theirs)))
     # Thunder notes the user's line for its own lookasides only.
     return {theirs: record_source_loc_in_symbol_header(own) for theirs, own in found.items()}
 
@@ -196,7 +191,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__mod__: found[ltorch.remainder],
         TensorProxy.__rmod__: lambda x, other: quotient_in_dtype(ltorch.remainder, other, x),
         TensorProxy.__imod__: ltorch.remainder_,
-        TensorProxy.__floordiv__: or_stand_ins(torch.floor_divide, found[ltorch.floor_divide]),
+        TensorProxy.__floordiv__: found[ltorch.floor_divide],
         TensorProxy.__rfloordiv__: lambda x, y: ltorch.floor_divide(in_dtype_of(y, x), x),
         # Code reads torch's dtype and device, or an attribute, or compares them, or takes a key.
         TensorProxy.dtype.fget: lambda x: dtypes.to_torch_dtype(x.dtype),

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from types import BuiltinFunctionType
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
+from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import NumberProxy, ProxyTag, TensorProxy
 from thunder.core.pytree import tree_flatten
 
@@ -29,6 +32,7 @@ from thunder_fuser.frontends.thunder.patches.patched import (
     UntraceableError,
     is_patched,
 )
+from thunder_fuser.frontends.thunder.torch_functions import registered_calls, symbol_of
 
 Function = Callable[..., Any]
 
@@ -72,7 +76,20 @@ def _fake_argument(original: Function, x: Any) -> Any:
     return original(x) if choice == _NONE else _STAND_INS[x.python_type][choice]
 
 
-def or_stand_ins(function: Function, own: Function) -> Function:
+def with_stand_ins(calls: Mapping[Function, Function]) -> dict[Function, Function]:
+    """Return replacements of torch's functions that take unknown numbers; `calls`: those of this
+    executor.
+    """
+    functions = registered_calls() | {f: f for f in calls if isinstance(f, BuiltinFunctionType)}
+    functions[TensorProxy.__floordiv__] = torch.floor_divide
+    found = dict(calls)
+    for theirs, function in functions.items():
+        call = _or_stand_ins(function, calls.get(theirs, symbol_of(theirs)))
+        found[theirs] = record_source_loc_in_symbol_header(call)
+    return found
+
+
+def _or_stand_ins(function: Function, own: Function) -> Function:
     """Return a call of `own`, which replaces a function of torch; where an unknown number is among
     the arguments and that raises, an opaque call. Raises an UnknownNumbersError that names the
     function if a type depends on the number, or the function does more than compute tensors.

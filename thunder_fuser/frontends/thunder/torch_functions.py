@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import reduce
-from types import BuiltinFunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -54,11 +54,6 @@ def decomposed() -> Iterator[tuple[Function, Symbol]]:
         is_pure = name[-1] != "_" and theirs not in MISTAKEN
         if isinstance(symbol, Symbol) and is_torchs and is_pure and not is_registered:
             yield theirs, symbol
-
-
-def is_builtin(function: object) -> bool:
-    """True for a function of torch that is written in C."""
-    return isinstance(function, BuiltinFunctionType)
 
 
 def registered_calls() -> dict[Function, Function]:

@@ -10,6 +10,7 @@ answer of the first call. Here the elements are read, and so guarded, before suc
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,9 @@ def guard(place: ProvenanceRecord, held: Any) -> None:
     if type(held) in (list, tuple):
         container = Proxy(history=as_given(place), prefix="container")
         jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
-    elif type(held) is dict or kind_of(held) is dict:
+    elif isinstance(held, dict) and not isinstance(held, OrderedDict):  # As those of hooks are.
         add_guard(place, OfKeys(held))
-    elif kind_of(held):
+    elif kind_of(held) in (list, tuple):
         add_guard(place, OfLength(held))
 
 
