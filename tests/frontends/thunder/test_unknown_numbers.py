@@ -160,3 +160,8 @@ SIZES: dict[str, Callable[..., Any]] = {
 def test_a_call_that_cannot_take_the_number_is_named(name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"{name}: its result depends on a number"):
         jit(lambda x, n: SIZES[name](x, n.item()))(torch.ones(4, 4), torch.tensor(1))
+
+
+def test_a_method_that_thunder_takes_for_another_function() -> None:
+    """`x.unfold(1, 2, 1)` is no `torch.nn.functional.unfold`."""
+    check(lambda x: x.unfold(1, 2, 1) * 2, torch.randn(2, 4, 3))

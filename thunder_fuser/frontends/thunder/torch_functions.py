@@ -60,7 +60,8 @@ def registered_calls() -> dict[Function, Function]:
     """Return torch's functions that Thunder knows, by themselves and by its symbols for them."""
     found: dict[Function, Function] = {}
     for theirs, symbol in ltorch._torch_to_thunder_function_map.items():
-        if not isinstance(theirs, type) and hasattr(theirs, "__name__"):
+        is_named = not isinstance(theirs, type) and hasattr(theirs, "__name__")
+        if is_named and theirs not in MISTAKEN:
             found[theirs] = theirs
             found.setdefault(symbol, theirs)
     return found
