@@ -45,6 +45,7 @@ LAYERS_OF_THUNDER = (
     *(
         "trace",
         "patches",
+        "stand_ins",
         "updates",
         "regions",
         "distributed",

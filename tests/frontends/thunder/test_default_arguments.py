@@ -74,6 +74,47 @@ def test_each_call_reads_default_arguments(function: Callable[..., torch.Tensor]
     assert thunder.cache_misses(compiled) == 1
 
 
+class Made:
+    def __init__(self, held: torch.Tensor) -> None:
+        self.held = held
+
+    def scaled(self, x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return x * scale + self.held
+
+    @staticmethod
+    def static(x: torch.Tensor, *, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return x * scale
+
+    def of_list(self, x: torch.Tensor, scales: Any = (1, [SCALE])) -> torch.Tensor:
+        return x * scales[1][0]
+
+
+class Derived(Made):
+    def scaled(self, x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return super().scaled(x) + super().scaled(x, scale * 2)
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
+        return x * scale
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: Made(x).scaled(x) + Made(x).scaled(x, x),
+        lambda x: Made(x).static(x) + Made.static(x, scale=x),
+        lambda x: Made(x).of_list(x),
+        lambda x: Derived(x).scaled(x),
+        lambda x: functools.partial(Made(x).scaled, scale=x)(x) + sum(map(Made(x).scaled, [x, x])),
+        lambda x: torch.nn.Sequential(Layer(), Layer())(x),
+    ],
+)
+def test_objects_that_the_program_makes(function: Callable[..., torch.Tensor]) -> None:
+    """Their methods raised: a prologue cannot read an object that there is not yet."""
+    test_each_call_reads_default_arguments(function)
+
+
 def test_a_default_argument_that_is_replaced() -> None:
     def scaled(x: torch.Tensor, scale: torch.Tensor = SCALE) -> torch.Tensor:
         return x * scale

@@ -267,3 +267,22 @@ def test_angles_of_points_at_the_origin(dtype: torch.dtype) -> None:
         function(y, x).sum().backward()
         found.append((y.grad, x.grad))
     torch.testing.assert_close(found[1], found[0], equal_nan=True)
+
+
+EQUAL_AND_OTHER = torch.tensor([math.inf, -math.inf, math.inf, 1.0, math.nan, 0.0])
+BESIDE = torch.tensor([math.inf, -math.inf, -math.inf, math.inf, 1.0, 0.0])
+
+
+def test_logaddexp_of_equal_infinities() -> None:
+    """NaN, as in torch; the gradient was that of one operand twice."""
+    same_as_eager(torch.logaddexp, EQUAL_AND_OTHER, BESIDE)
+    same_as_eager(torch.logaddexp, EQUAL_AND_OTHER, torch.tensor([math.inf]))
+    same_as_eager(torch.logaddexp, EQUAL_AND_OTHER.bfloat16(), BESIDE.bfloat16())
+
+
+@pytest.mark.parametrize("p", [math.inf, -math.inf, 2.0, 1.0, 3.0])
+def test_normalize_of_rows_with_infinities(p: float) -> None:
+    """By the largest element: gradients of 0 beside an infinity were NaN in torch alone."""
+    rows = torch.tensor([[math.inf, 1.0, 2.0], [1.0, 2.0, 2.0], [-math.inf, 0.0, 1.0]])
+    same_as_eager(lambda x: F.normalize(x, p=p), rows)
+    same_as_eager(lambda x: F.pairwise_distance(x, x.flip(0).detach(), p=abs(p)), rows)

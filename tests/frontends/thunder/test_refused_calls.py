@@ -88,3 +88,48 @@ def test_a_lazy_module_is_compiled_once_it_has_sizes() -> None:
     expected = module(x)
     assert torch.allclose(compiled(x), expected)
     assert torch.allclose(jit(module)(x), expected)
+
+
+class Early(torch.nn.Module):
+    """Sets an attribute before `Module.__init__`, as `nn.PReLU` does."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.nn.Linear(2, 2)(x),
+        lambda x: torch.nn.PReLU()(x),
+        lambda x: torch.nn.BatchNorm1d(2)(x),
+        lambda x: x * torch.nn.Parameter(torch.ones(2)),
+    ],
+)
+def test_parameters_that_a_program_makes(program: Callable[[Tensor], Tensor]) -> None:
+    """The error was of a function written in C, `_make_subclass`."""
+    with pytest.raises(NotImplementedError, match=r"torch.nn.Parameter in a compiled.*__init__"):
+        jit(program)(torch.ones(2, 2))
+
+
+def test_modules_without_parameters_that_a_program_makes() -> None:
+    x = torch.tensor([[-1.0, 2.0]])
+    torch.testing.assert_close(jit(lambda x: Early(3.0)(torch.nn.ReLU()(x)))(x), x.relu() * 3)
+
+
+@pytest.mark.parametrize(
+    ("program", "view"),
+    [
+        (lambda x: x.as_strided_((2,), (1,)), r"x = x\.as_strided\("),
+        (lambda x: x.resize_(4), r"x = x\.reshape\("),
+    ],
+)
+def test_the_call_that_returns_a_view_is_named(
+    program: Callable[[Tensor], Tensor], view: str
+) -> None:
+    with pytest.raises(NotImplementedError, match=view):
+        jit(lambda x: program(x * 2))(torch.ones(2, 2))

@@ -480,3 +480,28 @@ def test_16_bits_that_are_repeated_lie_as_they_stand(
             y = torch.randn([x.shape[k] for k in other], dtype=dtype)
             y = y.permute([other.index(k) for k in range(3)])
             assert compiled(x, y).stride() == program(x, y).stride(), (x.stride(), y.stride())
+
+
+EINSUMS = {
+    "ij,...jk->...ik": ((3, 4), (2, 4, 5)),  # dots in one operand
+    "b...d,d->b...": ((2, 3, 4, 5), (5,)),
+    "b...d,bd->...b": ((2, 3, 4, 5), (2, 5)),
+    "j,...jk": ((4,), (2, 6, 4, 5)),  # no result
+    "ba,c->bca": ((2, 3), (4,)),  # nothing is summed
+    "ab,dca->bdca": ((2, 3), (4, 5, 2)),
+    "fr,fcd->crd": ((2, 3), (2, 4, 5)),  # dimensions of the second operand on both sides
+    "fr,fcd->cdr": ((2, 3), (2, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("equation", EINSUMS)
+def test_einsum(equation: str) -> None:
+    x, y = (torch.randn(shape) for shape in EINSUMS[equation])
+    ours, eager = (
+        f(x, y)
+        for f in (
+            jit(lambda x, y: torch.einsum(equation, x, y)),
+            lambda x, y: torch.einsum(equation, x, y),
+        )
+    )
+    torch.testing.assert_close(ours, eager, check_stride=True)

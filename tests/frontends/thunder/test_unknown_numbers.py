@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import thunder
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tests.frontends.thunder.programs import check, jit
+from tests.frontends.thunder.programs import check, flat, jit
 
 COUNTS = torch.tensor([3, 4])
 
@@ -54,7 +55,6 @@ DECIDING: dict[str, Callable[[Tensor], Any]] = {
     "a member": lambda x: x * 2 if COUNTS.max().item() in (1, 4) else x,
     "a size": lambda x: x.sum() + torch.zeros(int(COUNTS.max().item())),
     "a Python float": lambda x: x * float(x.sum().item()),
-    "an option": lambda x: torch.add(x, x, alpha=x.sum().item()),
 }
 
 
@@ -82,6 +82,22 @@ def test_dtypes_that_a_trace_has_not_are_named() -> None:
         jit(torch.clone)(torch.ones(2).to(torch.uint16))
 
 
+def test_unsigned_integers_of_64_bits_are_converted_and_moved() -> None:
+    """`x.to(torch.uint64)` raised an unknown dtype, and arithmetic a KeyError."""
+    wide = torch.tensor([1, 2, 2**63], dtype=torch.uint64)
+    for program, x in (
+        (lambda x: (x * 2).long().to(torch.uint64), torch.tensor([0.5, 1.25])),
+        (lambda x: x.float() * 2, wide),
+        (lambda x: x.view(torch.int64) + 1, wide),
+        (lambda x: x[1:].clone(), wide),
+    ):
+        ours, eager = jit(program)(x), program(x)
+        assert ours.dtype is eager.dtype
+        assert ours.tolist() == eager.tolist()
+    with pytest.raises(NotImplementedError, match=r"arithmetic of torch.uint64.*x\.to"):
+        jit(lambda x: x * 2)(wide)
+
+
 def test_an_array_of_numpy_is_copied() -> None:
     def program(x: Tensor) -> Tensor:
         return x * torch.tensor(np.arange(2)) + torch.tensor(np.ones((2, 2)), dtype=torch.float16)
@@ -93,3 +109,59 @@ def test_an_array_of_numpy_is_copied() -> None:
 def test_a_tensor_of_anything_else_raises(data: Any) -> None:
     with pytest.raises(NotImplementedError, match="make the tensor outside"):
         jit(lambda x: torch.tensor(data) + x)(torch.ones(2))
+
+
+OPTIONS: dict[str, Callable[..., Any]] = {
+    "celu": lambda x, n: F.celu(x, n),
+    "alpha": lambda x, n: torch.add(x, x * x, alpha=n) + x.sub(x * x, alpha=n),
+    "addmm": lambda x, n: torch.addmm(x, x, x, alpha=n, beta=n),
+    "delta": lambda x, n: F.huber_loss(x, x * 2, delta=n) + F.smooth_l1_loss(x, x * 2, beta=n),
+    "bounds": lambda x, n: (F.hardtanh(x, -n, n), F.softshrink(x, n), x.clamp(-n, n), x.clamp(n)),
+    "nan": lambda x, n: torch.nan_to_num(x / x.detach().relu(), nan=n),
+    "norm": lambda x, n: (torch.norm(x, p=n), torch.linalg.vector_norm(x, n), F.normalize(x, n)),
+    "eps": lambda x, n: torch.logit(x.sigmoid(), eps=n) + F.layer_norm(x, (2,), eps=n),
+    "quotient": lambda x, n: (
+        x.detach() // n * x,
+        torch.div(x.detach(), n, rounding_mode="floor") + x % n,
+    ),
+    "ends": lambda x, n: torch.linspace(0, n, 2) * torch.full((2,), n) * torch.tensor([n, 1.0]) * x,
+    "slope": lambda x, n: F.leaky_relu(x, n) + F.elu(x, n) + torch.lerp(x, x * x, n),
+    "quantile": lambda x, n: torch.quantile(x, n),
+}
+"""Where a decomposition asks for the number."""
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_a_number_that_is_read(name: str) -> None:
+    """The call is torch's, and so is its gradient; these raised."""
+    x = torch.tensor([[0.5, 1.25], [-0.75, 2.0]], requires_grad=True)
+
+    def program(x: Tensor, n: Tensor) -> Any:
+        return OPTIONS[name](x, n.item())
+
+    compiled = check(program, x, torch.tensor(0.25, dtype=torch.float64))
+    for n in (0.5, 0.75):
+        found = flat(compiled(x, torch.tensor(n))), flat(program(x, torch.tensor(n)))
+        torch.testing.assert_close(*found)
+
+
+SIZES: dict[str, Callable[..., Any]] = {
+    "arange": lambda x, n: torch.arange(n),
+    "repeat": lambda x, n: x.repeat(n, 1),
+    "view": lambda x, n: x.view(n, -1),
+    "topk": lambda x, n: x.topk(n),
+    "narrow": lambda x, n: x.narrow(0, n, 1),
+    "dropout": lambda x, n: F.dropout(x, n / 2),
+    "add_": lambda x, n: (x * 1).add_(x, alpha=n),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_call_that_cannot_take_the_number_is_named(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"{name}: its result depends on a number"):
+        jit(lambda x, n: SIZES[name](x, n.item()))(torch.ones(4, 4), torch.tensor(1))
+
+
+def test_a_method_that_thunder_takes_for_another_function() -> None:
+    """`x.unfold(1, 2, 1)` is no `torch.nn.functional.unfold`."""
+    check(lambda x: x.unfold(1, 2, 1) * 2, torch.randn(2, 4, 3))

@@ -50,6 +50,7 @@ from thunder_fuser.frontends.thunder.regions.joint_graph import TraceGraph, trac
 from thunder_fuser.frontends.thunder.regions.primitives import primitives
 from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.frontends.thunder.remembered import look_through
+from thunder_fuser.frontends.thunder.stand_ins import with_stand_ins
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace.check import fault
 from thunder_fuser.frontends.thunder.trace.dead_code import live
@@ -122,7 +123,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._draw = register_draw(self)
         for calls in (attention, convolution, data_parallel, indexing):
             calls.register(self)
-        for theirs, own in lookasides().items():
+        for theirs, own in with_stand_ins(lookasides()).items():
             self._lookasides.setdefault(theirs, own)
         for symbol in {**TABLE, **gradients.RULES}:
             self.register_supported(

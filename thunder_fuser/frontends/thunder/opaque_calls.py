@@ -26,7 +26,7 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import OpTags
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import get_tracectx
@@ -85,7 +85,8 @@ def call_opaquely(
     function: Function, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Record a call of a function, and return its results."""
-    has_operands = any(isinstance(x, TensorProxy) for x in tree_flatten((args, kwargs))[0])
+    operands = (TensorProxy, NumberProxy)  # Numbers that the program computes.
+    has_operands = any(isinstance(x, operands) for x in tree_flatten((args, kwargs))[0])
     return with_constants(_symbol(function, name, has_operands), *args, **kwargs)
 
 
@@ -142,7 +143,8 @@ def _symbol(function: Function, name: str, has_operands: bool) -> Symbol:
     """Return the symbol of a function, with its meta function and its call. Calls with operands are
     differentiated (`autograd/torch_calls.py`).
 
-    has_operands  tensors are given; without any, and so without gradients, it may draw randomly
+    has_operands  tensors, or proxies of numbers, are given; without any, and so without
+                  gradients, it may draw randomly
     """
     function = _on_devices(function)
     meta = ltorch.meta_adaptor(function)
@@ -190,8 +192,8 @@ def or_opaque(function: Function, symbol: Function) -> Function:
             if not _takes_tensors(args, kwargs):
                 raise
             try:
-                with unrecorded_if_it_raises(), _unlogged():
-                    return call_opaquely(_checked(function), function.__name__, args, kwargs)
+                with unrecorded_if_it_raises(), unlogged():
+                    return call_opaquely(checked(function), function.__name__, args, kwargs)
             except NotImplementedError as error:
                 cause = error.__cause__
                 raise refusal if cause is None or type(cause) in _OF_TRACING else cause from None
@@ -221,7 +223,7 @@ def unrecorded_if_it_raises() -> Iterator[None]:
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
+def unlogged() -> Iterator[None]:
     """Keep errors of tensors without values out of torch's log, with their traces of its code."""
     log = logging.getLogger(fake_tensor.__name__)
     before, log.disabled = log.disabled, True
@@ -239,7 +241,7 @@ _OF_TRACING = (NotPure, DataDependentOutputException, DynamicOutputShapeExceptio
 
 
 @cache
-def _checked(function: Function) -> Function:
+def checked(function: Function) -> Function:
     """Return the function, which raises NotPure on tensors without values where it is not pure."""
 
     @wraps(function)

@@ -54,3 +54,14 @@ def decomposed() -> Iterator[tuple[Function, Symbol]]:
         is_pure = name[-1] != "_" and theirs not in MISTAKEN
         if isinstance(symbol, Symbol) and is_torchs and is_pure and not is_registered:
             yield theirs, symbol
+
+
+def registered_calls() -> dict[Function, Function]:
+    """Return torch's functions that Thunder knows, by themselves and by its symbols for them."""
+    found: dict[Function, Function] = {}
+    for theirs, symbol in ltorch._torch_to_thunder_function_map.items():
+        is_named = not isinstance(theirs, type) and hasattr(theirs, "__name__")
+        if is_named and theirs not in MISTAKEN:
+            found[theirs] = theirs
+            found.setdefault(symbol, theirs)
+    return found

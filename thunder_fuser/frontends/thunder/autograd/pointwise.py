@@ -18,7 +18,7 @@ from thunder.core.transforms import (
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_nothing, put_to
 from thunder_fuser.frontends.thunder.autograd.underived import put_underived
 from thunder_fuser.frontends.thunder.composites.arguments import wide
-from thunder_fuser.frontends.thunder.composites.pointwise import SINC, TRUNC_DIVIDE
+from thunder_fuser.frontends.thunder.composites.pointwise import LOGADDEXP, SINC, TRUNC_DIVIDE
 
 
 def _clamp(
@@ -121,6 +121,15 @@ def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> 
     put(end, g * share)
     if isinstance(weight, TensorProxy):
         put(weight, g * (wide(end) - wide(start)))
+    return result
+
+
+def _logaddexp(x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    """At two equal infinities the gradients are NaN, as in torch."""
+    result: TensorProxy = LOGADDEXP(x, other)
+    g, a, b = wide(get_grad(result)), wide(x), wide(other)
+    put_to(x, g / (1 + ltorch.exp(b - a)))
+    put_to(other, g / (1 + ltorch.exp(a - b)))
     return result
 
 
@@ -227,6 +236,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.ceil": _steps(ltorch.ceil),
     "torch.floor_divide": _steps(ltorch.floor_divide),
     SINC.id: _sinc,
+    LOGADDEXP.id: _logaddexp,
     TRUNC_DIVIDE.id: _steps(TRUNC_DIVIDE),
     PrimIDs.SIGN: _steps(prims.sign),
     PrimIDs.ROUND: _steps(prims.round),

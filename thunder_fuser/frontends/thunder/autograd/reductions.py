@@ -168,7 +168,7 @@ def _through_norm(
         return 0.0
     if abs(p) == math.inf:
         chosen = ltorch.abs(x) == norm
-        return ltorch.where(chosen, ltorch.sign(x) * (g / ltorch.sum(chosen, dim, True)), 0.0)
+        return ltorch.sign(x) * chosen * (g / ltorch.sum(chosen, dim, True))
     if p == 2:
         return x * ltorch.where(norm == 0, 0.0, g / norm)
     powers = ltorch.where(x == 0, 0.0, ltorch.sign(x) * ltorch.abs(x) ** (p - 1))

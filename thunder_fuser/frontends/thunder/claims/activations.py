@@ -116,9 +116,9 @@ def _selu(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:
 
 
 def _refuse_celu(x: object, alpha: object = 1.0, inplace: bool = False) -> Refusal | None:
-    if alpha == 0:
-        return Refusal("argument", "not whole: torch divides by alpha=0")
-    return _refuse(x, alpha, inplace)
+    if refusal := _refuse(x, alpha, inplace):
+        return refusal
+    return Refusal("argument", "not whole: torch divides by alpha=0") if alpha == 0 else None
 
 
 def _hardswish(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:

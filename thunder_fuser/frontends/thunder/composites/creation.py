@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy
@@ -148,6 +148,38 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:
     return ltorch.to(data, **options) if options else data
 
 
+_OF_OLD_TYPES: Mapping[Any, torch.dtype] = {
+    getattr(torch, f"{name}Tensor"): getattr(torch, dtype)
+    for name, dtype in (
+        *(("Float", "float32"), ("Double", "float64"), ("Half", "float16")),
+        *(("BFloat16", "bfloat16"), ("Byte", "uint8"), ("Char", "int8"), ("Short", "int16")),
+        *(("Int", "int32"), ("Long", "int64"), ("Bool", "bool")),
+    )
+}
+"""Types of tensors on CPUs, from before there were dtypes."""
+
+
+def _type(x: TensorProxy, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """`x.type(dtype)`, also by an old type, or its name."""
+    if dtype is torch.Tensor:
+        dtype = torch.get_default_dtype()
+    elif isinstance(dtype, type):
+        dtype = f"{dtype.__module__}.{dtype.__name__}"
+    return ltorch.torch_type(x, dtype)
+
+
+def _of_old_type(dtype: torch.dtype | None, *data: Any) -> TensorProxy:
+    """`torch.LongTensor([1, 2])` of numbers, or `torch.LongTensor(2, 3)` of sizes, in memory as it
+    is; `torch.Tensor` has the default dtype.
+    """
+    dtype = dtype or torch.get_default_dtype()
+    if len(data) == 1 and isinstance(data[0], _SEQUENCES) and not isinstance(data[0], torch.Size):
+        return _tensor(data[0], dtype=dtype)
+    if any(isinstance(x, TensorProxy) for x in data):
+        raise _refused("a type of tensors", data[0])
+    return ltorch.empty(*data, dtype=dtype)
+
+
 def _clone(x: TensorProxy, *, memory_format: Any = torch.preserve_format) -> TensorProxy:
     """A copy, which `contiguous_format` makes contiguous."""
     if memory_format is torch.contiguous_format:
@@ -204,5 +236,8 @@ CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
     torch.full: _full,
     torch.scalar_tensor: _scalar_tensor,
     torch.full_like: _full_like,
+    **dict.fromkeys((torch.Tensor.type, ltorch.torch_type), _type),
+    **{kind: partial(_of_old_type, dtype) for kind, dtype in _OF_OLD_TYPES.items()},
+    torch.Tensor: partial(_of_old_type, None),
 }
 """Replacements by torch's function."""

@@ -55,11 +55,20 @@ def _fmin(x: TensorProxy, other: TensorProxy) -> TensorProxy:
 
 def _logaddexp(x: TensorProxy, other: TensorProxy) -> TensorProxy:
     floats(x, other)
+    result: TensorProxy = LOGADDEXP(x, other)
+    return result
+
+
+def _larger_and_rest(x: TensorProxy, other: TensorProxy) -> TensorProxy:
     a, b = wide(x), wide(other)
     same = (a == b) & ~ltorch.isfinite(a)
     apart = ltorch.where(same, 0.0, a - b)
     result = ltorch.maximum(a, b) + ltorch.log1p(ltorch.exp(-ltorch.abs(apart)))
     return maybe_convert_to_dtype(ltorch.where(same, a, result), ltorch.add(x, other).dtype)
+
+
+LOGADDEXP = Symbol("logaddexp", meta=_larger_and_rest, id="logaddexp_in_parts")
+"""As one call: at equal infinities its parts are chosen, and their gradients are not torch's."""
 
 
 def _sinc(x: TensorProxy) -> TensorProxy:

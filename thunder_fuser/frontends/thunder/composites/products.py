@@ -25,7 +25,8 @@ def einsum(equation: str, *operands: Any) -> TensorProxy:
     if not isinstance(equation, str) or len(operands) != 2:
         raise Unusual
     floats(*operands)
-    terms, arrow, out = _without_dots(equation.replace(" ", ""), *operands).partition("->")
+    named = _without_dots(_with_result(equation.replace(" ", "")), *operands)
+    terms, arrow, out = named.partition("->")
     left, comma, right = terms.partition(",")
     names = (left, right, out)
     if not (arrow and comma) or not all(n.isalpha() and len({*n}) == len(n) for n in names):
@@ -41,13 +42,12 @@ def einsum(equation: str, *operands: Any) -> TensorProxy:
     rows = [k for k in out if k not in others]
     columns = [k for k in out if k not in sizes]
     kept = {*batch, *folded}
-    if not (folded and rows and columns) or ({*left}, {*right}) != (
-        kept | {*rows},
-        kept | {*columns},
-    ):
+    if ({*left}, {*right}) != (kept | {*rows}, kept | {*columns}):
         raise Unusual
-    if next(k for k in out if k not in batch) in columns:
-        # Swap, so that the result has its own dimension order as in torch, not that of a
+    if not folded:
+        return ltorch.mul(_along(x, left, out), _along(y, right, out))
+    if rows and columns and max(map(out.index, columns)) < min(map(out.index, rows)):
+        # Torch swaps, too, so that the result has its own dimension order, not that of a
         # transposed view.
         return einsum(f"{right},{left}->{out}", y, x)
     sizes |= others
@@ -58,6 +58,22 @@ def einsum(equation: str, *operands: Any) -> TensorProxy:
     found = [*batch, *rows, *columns]
     whole = ltorch.reshape(product, [sizes[k] for k in found])
     return ltorch.permute(whole, [found.index(k) for k in out])
+
+
+def _with_result(equation: str) -> str:
+    """Add the dimensions of the result: those that occur once, in alphabetical order."""
+    if "->" in equation:
+        return equation
+    once = sorted(k for k in {*equation} if k.isalpha() and equation.count(k) == 1)
+    return f"{equation}->{'...' if '...' in equation else ''}{''.join(once)}"
+
+
+def _along(x: TensorProxy, names: str, out: str) -> TensorProxy:
+    """Permute a tensor to the dimensions of the result, of which it gets those it lacks."""
+    moved = ltorch.permute(x, [names.index(k) for k in out if k in names])
+    for place, k in enumerate(out):
+        moved = moved if k in names else ltorch.unsqueeze(moved, place)
+    return moved
 
 
 def _without_dots(equation: str, *operands: TensorProxy) -> str:

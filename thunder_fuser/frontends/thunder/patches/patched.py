@@ -19,7 +19,26 @@ class UntraceableError(NotImplementedError):
 
 
 class UnknownNumbersError(UntraceableError):
-    """Raised where a trace would need the numbers in a tensor: for a size, or a branch."""
+    """Raised where a trace would need the numbers in a tensor: for a size, or a branch.
+
+    names_call  the message names the call that needs them
+    """
+
+    names_call = True
+
+    @classmethod
+    def of_item(cls, name: str | None = None) -> UnknownNumbersError:
+        """Return the error of a call of `name`, if it is known, that asks for a number which is
+        read of a tensor.
+        """
+        subject = "a branch, a size or an option" if name is None else f"{name}: its result"
+        error = cls(
+            f"{subject} depends on a number that is read of a tensor, as by x.item(), which is "
+            "known only as the program runs; compute with the tensor (torch.where, alpha * y), or "
+            "read it outside of the compiled function and pass it as an argument"
+        )
+        error.names_call = name is not None
+        return error
 
     @classmethod
     def of_size(cls, name: object) -> UnknownNumbersError:

@@ -92,7 +92,11 @@ def _set_by_method(
     """Set an attribute by the setter of a property, if it has one; return None, wrapped, or the
     interpreter's signal.
     """
-    held = getattr(type(unwrap(target)), unwrap(name), None)
+    made = unwrap(target)
+    held = getattr(type(made), unwrap(name), None)
+    if isinstance(made, Module) and "_parameters" not in vars(made) and is_patched():
+        # Before `Module.__init__`, as in `nn.PReLU()`: Thunder reads the dictionaries of members.
+        return jit_ext.default_lookaside(setattr)(target, name, value)
     if not isinstance(held, property) or held.fset is None or not is_patched():
         return original(target, name, value)
     return interpreter._interpret_call(held.fset, target, value)

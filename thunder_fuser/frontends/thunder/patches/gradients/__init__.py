@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.gradients import (
     autograd_functions,
     autograd_links,
+    grad_modes,
     grad_rules,
     nll_gradients,
     rematerialization,
@@ -12,6 +13,7 @@ from thunder_fuser.frontends.thunder.patches.gradients import (
 PATCHES = (
     autograd_functions,
     autograd_links,
+    grad_modes,
     grad_rules,
     nll_gradients,
     rematerialization,

@@ -10,6 +10,7 @@ answer of the first call. Here the elements are read, and so guarded, before suc
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ from thunder.core import interpreter, jit_ext, prims
 from thunder.core.interpreter import ProvenanceRecord, WrappedValue
 from thunder.core.proxies import Proxy
 
-from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfKeys
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfKeys, OfLength
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import kind_of, length_of
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
     add_guard,
     as_given,
@@ -47,8 +49,10 @@ def guard(place: ProvenanceRecord, held: Any) -> None:
     if type(held) in (list, tuple):
         container = Proxy(history=as_given(place), prefix="container")
         jit_ext.get_jit_ctx().add_constraint((prims.check_len, container, len(held)))
-    elif type(held) is dict:
-        add_guard(place, OfKeys(held.copy()))
+    elif isinstance(held, dict) and not isinstance(held, OrderedDict):  # As those of hooks are.
+        add_guard(place, OfKeys(held))
+    elif kind_of(held) in (list, tuple):
+        add_guard(place, OfLength(held))
 
 
 def is_guarded(place: ProvenanceRecord) -> bool:
@@ -77,7 +81,7 @@ def guard_size(value: Any) -> None:
 
 
 def _is_container(value: Any) -> bool:
-    return isinstance(value, WrappedValue) and type(value.value) in (dict, list, tuple)
+    return isinstance(value, WrappedValue) and isinstance(value.value, (dict, list, tuple))
 
 
 def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:
@@ -96,7 +100,9 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
             if found is None:
                 _read(value)
             # Of what is empty there is no element to guard.
-            elif _is_container(value) and (not value.value or any(fn is f for f in _COPY)):
+            elif _is_container(value) and (
+                not length_of(value.value) or any(fn is f for f in _COPY)
+            ):
                 guard_size(value)
     return found
 

@@ -10,6 +10,8 @@ from typing import Any
 from torch.nn import Module
 from torch.nn.modules import module as torch_modules
 
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import length_of
+
 GUARDED_BY_THUNDER = (int, float, complex, str, slice)
 _NOT_GUARDED = (CellType, CodeType, ModuleType)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -71,8 +73,28 @@ def _constants_of(function: Any) -> tuple[Any, ...]:
 class OfKeys(Expected):
     """Type and keys of a dictionary."""
 
+    def __init__(self, held: dict[Any, Any]) -> None:
+        super().__init__((type(held), list(dict.keys(held))))
+
     def holds(self, given: Any) -> bool:
-        return type(given) is type(self.value) and list(given) == list(self.value)
+        kind, keys = self.value
+        return type(given) is kind and list(dict.keys(given)) == keys
+
+    def __repr__(self) -> str:
+        return "a {.__name__} of the keys {}".format(*self.value)
+
+
+class OfLength(Expected):
+    """Type of a list or tuple, and how many elements it has."""
+
+    def __init__(self, held: list[Any] | tuple[Any, ...]) -> None:
+        super().__init__((type(held), length_of(held)))
+
+    def holds(self, given: Any) -> bool:
+        return type(given) is self.value[0] and length_of(given) == self.value[1]
+
+    def __repr__(self) -> str:
+        return "a {.__name__} of {} elements".format(*self.value)
 
 
 class ExpectedMethods(Expected):

@@ -48,6 +48,7 @@ from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
     HooksOfAllModules,
     expected_of,
 )
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import item_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _CALLBACK = INTERPRETER_CALLBACKS.WRAP_CALLBACK
@@ -315,7 +316,7 @@ def _read(place: ProvenanceRecord, roots: Mapping[PseudoInst, Any]) -> Any:
     if place.inst not in _SUBSCRIPTS:
         return roots[place.inst]
     owner, key = _read(place.inputs[0], roots), place.inputs[1].value
-    return getattr(owner, key) if place.inst is PseudoInst.LOAD_ATTR else owner[key]
+    return getattr(owner, key) if place.inst is PseudoInst.LOAD_ATTR else item_of(owner, key)
 
 
 def register() -> None:

@@ -59,7 +59,9 @@ def _made(
     """Make an object of a wrapped class."""
     of = unwrap(cls)
     is_named_tuple = of.__bases__ == (tuple,) and hasattr(of, "_fields")
-    if of.__new__ is kind.__new__ or is_named_tuple or not is_patched():
+    # Thunder calls the class, and so its `__init__`, and reads elements by methods of the class.
+    is_thunders = of is kind or (of.__new__ is kind.__new__ and kind is dict)
+    if is_thunders or is_named_tuple or not is_patched():
         return original(cls, *args, **kw)
     return make(cls, *args, **kw)
 

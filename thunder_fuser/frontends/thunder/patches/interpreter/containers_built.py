@@ -23,6 +23,7 @@ from thunder.core.interpreter import (
     wrap,
     wrap_const,
 )
+from thunder.core.proxies import Proxy
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -110,12 +111,54 @@ def _are_constants(*values: Any) -> bool:
     return bool(held) and all(type(item) in _CONSTANTS for item in held)
 
 
+def _called(a: Any, b: Any, name: str, reflected: str, in_place: str | None) -> Any:
+    """The methods of two objects for an operator, in Python's order; interpreted."""
+    left, right, result = type(a), type(b), NotImplemented
+    if in_place is not None and hasattr(left, in_place):
+        result = getattr(left, in_place)(a, b)
+    is_derived = left is not right and issubclass(right, left) and hasattr(right, reflected)
+    is_first = is_derived and getattr(right, reflected) is not getattr(left, reflected, None)
+    if result is NotImplemented and is_first:
+        result = getattr(right, reflected)(b, a)
+    if result is NotImplemented and hasattr(left, name):
+        result = getattr(left, name)(a, b)
+    if result is NotImplemented and not is_first and hasattr(right, reflected):
+        result = getattr(right, reflected)(b, a)
+    if result is NotImplemented:
+        raise TypeError(f"unsupported operand types for {name}: {left!r} and {right!r}")
+    return result
+
+
+def _is_object(value: Any) -> bool:
+    """True for an object of a class that is written in Python, other than those of the trace."""
+    return bool(type(value).__flags__ & _HEAP_TYPE) and not isinstance(value, Proxy)
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _of_objects(op: BINARY_OP, left: Any, right: Any) -> Any:
+    """Return the wrapped result of an operator, which keeps what is known of its elements."""
+    name = op.name.lower()
+    in_place = f"__{name}__" if op.value >= BINARY_OP.IADD.value else None
+    name = name if in_place is None else name.removeprefix("i")
+    names = map(wrap_const, (f"__{name}__", f"__r{name}__", in_place))
+    return interpreter._interpret_call(_called, left, right, *names)
+
+
 def _operator(stack: Any, op: BINARY_OP, left: Any, right: Any) -> Any:
     """Put the result of an operator on the stack; a signal, or None."""
-    function = _BUILT.get((op, type(unwrap(left)), type(unwrap(right))))
-    if function is None or not is_patched() or _are_constants(unwrap(left), unwrap(right)):
+    values = unwrap(left), unwrap(right)
+    function = _BUILT.get((op, *map(type, values)))
+    if not is_patched() or (function is not None and _are_constants(*values)):
         return _original_operator(stack, op, left, right)
-    return interpreter.check_and_append(stack, interpreter._interpret_call(function, left, right))
+    if function is not None:
+        found = interpreter._interpret_call(function, left, right)
+    elif any(map(_is_object, values)):
+        found = _of_objects(op, left, right)
+    else:
+        return _original_operator(stack, op, left, right)
+    return interpreter.check_and_append(stack, found)
 
 
 _PATCHED: Mapping[str, Handler] = MappingProxyType(

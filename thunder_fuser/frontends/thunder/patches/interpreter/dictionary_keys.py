@@ -52,8 +52,13 @@ _key = ex.register_operator(
 )
 
 
-class _KeyProxy(Proxy):  # type: ignore[misc]
-    """A key in the prologue, which Thunder sorts behind strings and integers."""
+class KeyProxy(Proxy):  # type: ignore[misc]
+    """A key in the prologue, which Thunder sorts behind strings and integers.
+
+    reader  symbol that reads by this key, other than `held[key]`
+    """
+
+    reader: Any = None
 
     def __init__(self, place: int) -> None:
         super().__init__(prefix="key")
@@ -66,10 +71,10 @@ class _KeyProxy(Proxy):  # type: ignore[misc]
         return id(self)
 
     def __lt__(self, other: object) -> bool:
-        return isinstance(other, _KeyProxy) and self.place < other.place
+        return isinstance(other, KeyProxy) and self.place < other.place
 
     def __gt__(self, other: object) -> bool:
-        return not isinstance(other, _KeyProxy) or self.place > other.place
+        return not isinstance(other, KeyProxy) or self.place > other.place
 
 
 def _item(value: Any, held: WrappedValue, key: Any) -> WrappedValue:
@@ -87,9 +92,16 @@ def _place(held: dict[Any, Any], key: Any) -> ProvenanceRecord:
         return _constant(str.__str__(key))
     if isinstance(key, int) and not any(isinstance(other, str) for other in held):
         return _constant(int(key))
-    found = _constant(_Key(key))
+    return held_key(key)
+
+
+def held_key(key: Any, kind: type[KeyProxy] | None = None) -> ProvenanceRecord:
+    """Return the place of a constant that the prologue holds. Of a `kind` of proxies, the place has
+    the constant itself.
+    """
+    found = _constant(_Key(key) if kind is None else key)
     symbols = jit_ext.get_jit_ctx()._prologue_trace.bound_symbols
-    found.proxy = _KeyProxy(len(symbols))
+    found.proxy = (kind or KeyProxy)(len(symbols))
     symbols.append(_key.bind(_Constant(key), output=found.proxy))
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -186,22 +186,6 @@ def _vars(held: Any) -> dict[str, Any]:
     return found
 
 
-def _insert(held: MutableSequence[Any], index: int, value: Any) -> None:
-    held[index:index] = [value]
-
-
-def _remove(held: MutableSequence[Any], value: Any) -> None:
-    for k, item in enumerate(held):
-        if item is value or item == value:
-            del held[k]
-            return
-    raise ValueError("list.remove(x): x not in list")
-
-
-def _clear(held: MutableSequence[Any]) -> None:
-    del held[:]
-
-
 def _from_keys(keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
     return {key: value for key in keys}  # noqa: C420  # which would call this again
 
@@ -215,19 +199,6 @@ def _move_to_end(held: OrderedDict[Any, Any], key: Any, last: bool = True) -> No
     others = [] if last else [name for name in held if name != key]
     for name in [key, *others]:
         held[name] = held.pop(name)
-
-
-def _sort(held: list[Any], *, key: Function | None = None, reverse: bool = False) -> None:
-    held[:] = sorted(held, key=key, reverse=reverse)
-
-
-def _repeated(held: list[Any], times: int) -> list[Any]:
-    held[:] = held * times
-    return held
-
-
-def _count(held: Sequence[Any], value: Any) -> int:
-    return sum([1 for item in held if item is value or item == value])
 
 
 def _as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
@@ -264,17 +235,10 @@ _INTERPRETED: Mapping[Any, Function] = {
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,
     operator.methodcaller: _methodcaller,
-    list.insert: _insert,
-    list.remove: _remove,
-    list.clear: _clear,
     dict.fromkeys: _from_keys,
     dict.clear: _clear_items,
     OrderedDict.clear: _clear_items,
     OrderedDict.move_to_end: _move_to_end,
-    list.sort: _sort,
-    list.__imul__: _repeated,
-    list.count: _count,
-    tuple.count: _count,
 }
 
 

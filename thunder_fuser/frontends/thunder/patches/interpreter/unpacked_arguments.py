@@ -14,6 +14,7 @@ from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap
 
 from thunder_fuser.frontends.thunder.patches.guards.container_guards import guard_size
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import reads_otherwise
 from thunder_fuser.frontends.thunder.patches.interpreter.python_functions import listed
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -29,7 +30,8 @@ def _call(inst: Any, /, stack: Any, **state: Any) -> Any:
     given = stack.getitem_wrapped(place)
     if is_patched():
         guard_size(given)
-    if isinstance(unwrap(given), list | tuple) or not is_patched():
+    is_read = isinstance(unwrap(given), list | tuple) and not reads_otherwise(unwrap(given))
+    if is_read or not is_patched():
         return _original_call(inst, stack=stack, **state)
     found = interpreter._interpret_call(listed, given)
     if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:

@@ -46,8 +46,12 @@ _SEED = (
 )
 
 _SHAPE = (
-    "it gives a tensor other memory in place; write a call that returns a tensor, such as "
-    "x = x.as_strided(..)"
+    "it gives a tensor other memory in place; write the call that returns a view, x = x.{view}(..)"
+)
+
+_PARAMETER = (
+    "it trains the parameters that it is given, and makes none; make the parameter, or the module "
+    "that has it (nn.Linear, nn.LayerNorm), outside of the compiled function, as in __init__"
 )
 
 _REASONS: Mapping[Any, str] = {
@@ -83,6 +87,7 @@ _REASONS: Mapping[Any, str] = {
     **dict.fromkeys((torch.Tensor.equal, torch.Tensor.allclose), _VALUES),
     BackwardHook: _HOOK,
     LazyModuleMixin._infer_parameters: _LAZY,
+    torch.nn.Parameter.__new__: _PARAMETER,
 }
 _OF_TENSORS = {
     "backward": _GRADIENT,
@@ -97,12 +102,15 @@ _OF_TENSORS = {
 def _error(name: str, reason: str) -> NotImplementedError:
     kinds = {_VALUES: UnknownNumbersError, _SHAPE: UntraceableError}
     kind = kinds.get(reason, NotImplementedError)
+    view = "reshape" if name in ("resize_", "resize_as_", "set_") else name.removesuffix("_")
+    reason = reason.format(view=view) if reason is _SHAPE else reason
     return kind(f"{name} in a compiled function: {reason}")
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return what replaces a call on wrapped values: what raises."""
-    error = _error(fn.__name__, _REASONS[fn])
+    name = "torch.nn.Parameter" if fn is torch.nn.Parameter.__new__ else fn.__name__
+    error = _error(name, _REASONS[fn])
     return lambda *args, **kwargs: interpreter.do_raise(error)
 
 

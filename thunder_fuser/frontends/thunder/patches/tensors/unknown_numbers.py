@@ -26,24 +26,16 @@ def _is_unknown(x: Any) -> bool:
     return isinstance(x, NumberProxy) and x.value is None and is_patched()
 
 
-def _refusal() -> UnknownNumbersError:
-    return UnknownNumbersError(
-        "a branch, a size or an option depends on a number that is read of a tensor, as by "
-        "x.item(), which is known only as the program runs; compute with the tensor (torch.where), "
-        "or read it outside of the compiled function and pass it as an argument"
-    )
-
-
 def _value(number: NumberProxy, original: Callable[[Any], Any]) -> Any:
     if _is_unknown(number):
-        raise _refusal()
+        raise UnknownNumbersError.of_item()
     return original(number)
 
 
 def _truth(original: Callable[..., Any], wrapped: WrappedValue) -> Any:
     """Return the truth of a wrapped value, wrapped, or the interpreter's signal."""
     if _is_unknown(unwrap(wrapped)):
-        return interpreter.do_raise(_refusal())
+        return interpreter.do_raise(UnknownNumbersError.of_item())
     return original(wrapped)
 
 
@@ -53,7 +45,7 @@ def _is(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) ->
     for a, b in (values, values[::-1]):
         # Thunder takes a bool for an int.
         if isinstance(b, bool) and _is_unknown(a) and a.python_type is not float:
-            return interpreter.do_raise(_refusal())
+            return interpreter.do_raise(UnknownNumbersError.of_item())
     return original(inst, stack=stack, **state)
 
 

@@ -11,6 +11,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     lists_of_tensors,
     made_objects,
     named_tuples,
+    numpy_arrays,
     numpy_numbers,
     out_arguments,
     random_like,
@@ -32,6 +33,7 @@ PATCHES = (
     named_tuples,
     # After named tuples, which are objects, too.
     made_objects,
+    numpy_arrays,
     numpy_numbers,
     random_like,
     recorded_arguments,

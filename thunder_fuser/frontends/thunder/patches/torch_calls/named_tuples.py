@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -70,10 +71,16 @@ def print_new(
     return f"{result} = {bsym.sym.name}({given})"
 
 
+def _made(kind: Any, items: Any, /) -> Any:
+    """Return a tuple of torch's kinds, or of the program's own, without a call of its `__new__`."""
+    is_of_python = kind.__new__ is tuple.__new__ or isinstance(kind.__new__, FunctionType)
+    return tuple.__new__(kind, items) if is_of_python else kind(items)
+
+
 _new = ex.register_operator(
     "new_named_tuple",
     meta=lambda kind, items, /: AnyProxy(None),
-    fn=lambda kind, items, /: kind._make(items) if hasattr(kind, "_make") else kind(items),
+    fn=_made,
     python_printer=print_new,
 )
 

@@ -1,0 +1,39 @@
+"""Lists, tuples and dictionaries of a program's own classes, read by Python's own methods.
+
+`len(held)`, `held[k]` and loops call methods that the class may define. What the interpreter keeps
+track of, and a prologue reads again, is what Python keeps: `list.__getitem__(held, k)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_KINDS = (list, tuple, dict)
+_PLAIN = (list, tuple, dict, str)
+
+
+def kind_of(held: object) -> Any:
+    """Return list, tuple or dict for an object of a class that is derived from it, or else None."""
+    if not isinstance(held, _KINDS) or type(held) in _KINDS:
+        return None
+    return next(kind for kind in _KINDS if isinstance(held, kind))
+
+
+def length_of(held: Any) -> int:
+    """Return the number of elements."""
+    if type(held) in _PLAIN:
+        return len(held)
+    kind = kind_of(held)
+    return len(held) if kind is None else int(kind.__len__(held))
+
+
+def item_of(held: Any, key: Any, /) -> Any:
+    """Return an element, by its position or key."""
+    kind = kind_of(held)
+    return held[key] if kind is None else kind.__getitem__(held, key)
+
+
+def reads_otherwise(held: Any) -> bool:
+    """True if a loop over a list or tuple calls a method of its class."""
+    kind = kind_of(held)
+    return kind in (list, tuple) and type(held).__iter__ is not kind.__iter__
