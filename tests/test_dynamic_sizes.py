@@ -115,8 +115,8 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
         (lambda x: F.gelu(x).sum(0), lambda n: (n, 3, 40), 8),
         (lambda x: (x.transpose(1, 2) * 2).contiguous(), lambda n: (2, n, 40), 12),
         (lambda x: torch.cat([x, x[:, :1]], 1) * 2, lambda n: (2, n, 40), 12),
-        (lambda x: rotated(x).cumsum(-1), lambda n: (4, 2 * n), 24),
-        (lambda x: F.pad(x, (1, 2)).var(-1), lambda n: (4, n), 14),
+        (lambda x: rotated(x).cumsum(-1), lambda n: (4, 2 * n), 28),
+        (lambda x: F.pad(x, (1, 2)).var(-1), lambda n: (4, n), 20),
     ],
     ids=["causal softmax", "layer norm", "gelu and sum", "transpose", "cat", "cumsum", "pad"],
 )

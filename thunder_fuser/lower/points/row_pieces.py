@@ -2,7 +2,8 @@
 
 Vectors of 16 points cross the ends of rows of 28, such as those of an image, so that each lane has
 an index, tests and loads of its own. A core instead takes the first 16 columns of all rows, then 8
-and then 4, each as a group of its own in which every vector lies in one row.
+and then 4, each as a group of its own in which every vector lies in one row. Rows of other lengths
+have other pieces, so that sizes that vary from call to call share fewer kernels.
 """
 
 from __future__ import annotations
