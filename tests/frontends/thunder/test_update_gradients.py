@@ -381,6 +381,36 @@ def product(a: Any, b: Any) -> Any:
     return a * b * c
 
 
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda a, b: (a, a.mul_(b)),
+        lambda a, b: (a.mul_(b), a),
+        lambda a, b: (a, a.mul_(b).mul_(b), a),
+        lambda a, b: (a.mul_(b), a * 1, a),
+        lambda a, b: (a.mul_(b).view(6), a),
+        lambda a, b: (b * 2, a, a.copy_(b * 3), a[0]),
+        lambda a, b: (a[0].add_(b[0]), a, b.exp_()),
+        lambda a, b: (a, b, a.add_(b), b.mul_(2), a),
+    ],
+)
+def test_an_argument_returned_beside_what_its_update_returned(
+    program: Any, required: bool
+) -> None:
+    """One tensor in two places: the gradient was that of the other place, zero."""
+    found = []
+    for function in (jit(program), program):
+        q = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3).requires_grad_(required)
+        p = torch.linspace(1, 2, 6, dtype=torch.float64).reshape(2, 3).requires_grad_()
+        results = function(q * 1, p * 1)
+        total = sum(((k + 1) * r.sin()).sum() for k, r in enumerate(results))
+        found.append(torch.autograd.grad(total, [p, q][: 1 + required]))
+        found[-1] += tuple(results)
+    for ours, eager in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
 @pytest.mark.parametrize(
     "call",
     [

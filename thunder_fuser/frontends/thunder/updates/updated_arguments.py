@@ -14,7 +14,7 @@ read. Instead:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -243,7 +243,7 @@ def _connect(*, flat_args: Sequence[Any], flat_output: Sequence[Any], **rest: An
     updated, positions = told[: len(told) // 2], told[len(told) // 2 :]
     values = {id(x): (flat_args[k], x.detach()) for x, k in zip(updated, positions, strict=True)}
     # Autograd connects the values; an argument is connected to its value as by an update.
-    outputs = tuple(values[id(x)][1] if id(x) in values else x for x in outputs)
+    outputs = tuple(_each_once(values[id(x)][1] if id(x) in values else x for x in outputs))
     if (known := rest.get("is_differentiable_outputs")) is not None:
         more = len(outputs) - len(known)
         rest["is_differentiable_outputs"] = (*known, *(True for _ in range(more)))
@@ -255,6 +255,17 @@ def _connect(*, flat_args: Sequence[Any], flat_output: Sequence[Any], **rest: An
     with torch.enable_grad():
         for x, value in values.values():
             _Written.apply(x, value)
+
+
+def _each_once(outputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield outputs, with others in place of tensors that come again, as an argument and as what its
+    update returned: the backward reads the gradient of the first, and torch gives it to the last.
+    """
+    seen: set[int] = set()
+    for x in outputs:
+        is_new = not isinstance(x, torch.Tensor) or id(x) not in seen
+        seen.add(id(x))
+        yield x if is_new else x.detach()
 
 
 class _Written(torch.autograd.Function):  # type: ignore[misc]
