@@ -274,3 +274,37 @@ def test_max_norm_of_an_embedding_is_refused() -> None:
 def test_a_factor_of_a_sum_with_a_float(given: Tensor) -> None:
     assert_equal(lambda n: torch.add(0.25, n, alpha=0.5), given)
     assert_equal(lambda n: torch.add(n, 0.25, alpha=0.5), given)
+
+
+SHORT = torch.tensor([-2.5, 0.0, 3.0], dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("program", "given"),
+    [
+        (lambda x: x // 10, (SHORT,)),
+        (lambda x: x // 10.0, (SHORT.half(),)),
+        (lambda x: 10 // (x + 0.25), (SHORT,)),
+        (lambda x, y: y // (x + 0.25), (SHORT, INTEGERS)),
+        (lambda x, y: x // (y + 1), (SHORT, SHORT + 2)),
+        (lambda x, y: x // (y + 1), (SHORT, INTEGERS.float())),
+        (lambda x: torch.floor_divide(x, torch.tensor(3.0)), (SHORT,)),
+        (lambda x: torch.div(x, 3, rounding_mode="floor"), (SHORT,)),
+        (lambda x: torch.div(x, 3, rounding_mode="trunc"), (SHORT,)),
+        (lambda x: x % 3, (SHORT,)),
+        (lambda x: F.threshold(x, 0.5, -1.5), (INTEGERS,)),
+        (lambda x: F.threshold(x, 0.5, -1.5), (SHORT,)),
+    ],
+)
+def test_the_dtype_that_a_program_sees(program: Program, given: tuple[Tensor, ...]) -> None:
+    """While it is traced: what is computed of a quotient is given operands of this dtype."""
+    seen: list[torch.dtype] = []
+
+    def traced(*args: Tensor) -> Tensor:
+        found = program(*args)
+        assert isinstance(found, Tensor)
+        seen.append(found.dtype)
+        return found * 1
+
+    assert_equal(traced, *given)
+    assert seen[0] == seen[1]

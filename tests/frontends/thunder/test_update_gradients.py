@@ -395,9 +395,7 @@ def product(a: Any, b: Any) -> Any:
         lambda a, b: (a, b, a.add_(b), b.mul_(2), a),
     ],
 )
-def test_an_argument_returned_beside_what_its_update_returned(
-    program: Any, required: bool
-) -> None:
+def test_an_argument_returned_beside_what_its_update_returned(program: Any, required: bool) -> None:
     """One tensor in two places: the gradient was that of the other place, zero."""
     found = []
     for function in (jit(program), program):

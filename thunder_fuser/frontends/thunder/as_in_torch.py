@@ -55,6 +55,7 @@ from thunder_fuser.frontends.thunder.numbers import (
     floor_divide,
     in_common_dtype,
     quotient_in_dtype,
+    threshold,
 )
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, or_opaque
 
@@ -388,13 +389,10 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     **dict.fromkeys(("std", "var", "var_mean"), _variance),
-    "floor_divide": floor_divide,
-    "floor_divide_": floor_divide,
-    "div": divided,
-    "div_": divided,
-    "fmod": quotient_in_dtype,
-    "remainder": quotient_in_dtype,
-    "addcmul": in_common_dtype,
-    "addcdiv": in_common_dtype,
+    **dict.fromkeys(("floor_divide", "floor_divide_"), floor_divide),
+    **dict.fromkeys(("div", "div_"), divided),
+    **dict.fromkeys(("fmod", "remainder"), quotient_in_dtype),
+    **dict.fromkeys(("addcmul", "addcdiv"), in_common_dtype),
+    "threshold": threshold,
 }
 """Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""

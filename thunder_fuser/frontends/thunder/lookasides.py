@@ -192,7 +192,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__rmod__: lambda x, other: quotient_in_dtype(ltorch.remainder, other, x),
         TensorProxy.__imod__: ltorch.remainder_,
         TensorProxy.__floordiv__: found[ltorch.floor_divide],
-        TensorProxy.__rfloordiv__: lambda x, y: ltorch.floor_divide(in_dtype_of(y, x), x),
+        TensorProxy.__rfloordiv__: lambda x, y: found[ltorch.floor_divide](in_dtype_of(y, x), x),
         # Code reads torch's dtype and device, or an attribute, or compares them, or takes a key.
         TensorProxy.dtype.fget: lambda x: dtypes.to_torch_dtype(x.dtype),
         TensorProxy.device.fget: lambda x: to_torch_device(x.device),

@@ -76,15 +76,29 @@ def in_dtype_of(number: Any, x: Any) -> Any:
 
 def floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
     """Round the divisor: Thunder's parts ask a number whether it is 0 as they are traced."""
-    return symbol(x, _as_computed(divisor, x))
+    return _quotient(symbol(x, _as_computed(divisor, x)), x, divisor)
 
 
 def divided(symbol: Symbol, x: Any, divisor: Any, *, rounding_mode: Any = None) -> TensorProxy:
     if rounding_mode == "trunc" and symbol is ltorch.div:
         return TRUNC_DIVIDE(x, divisor)
     if rounding_mode == "floor":
-        divisor = _as_computed(divisor, x)
+        found = symbol(x, _as_computed(divisor, x), rounding_mode=rounding_mode)
+        return _quotient(found, x, divisor)
     return symbol(x, divisor, rounding_mode=rounding_mode)
+
+
+def _quotient(found: TensorProxy, x: Any, divisor: Any) -> TensorProxy:
+    """Return a floor quotient in torch's dtype: of 16-bit floats Thunder says that it is fp32."""
+    common = dtypes.to_dtype(common_dtype((x, divisor)).torch)
+    return ltorch.to(found, common) if common in _HALVES and found.dtype != common else found
+
+
+def threshold(symbol: Symbol, x: Any, bound: Any, value: Any, inplace: bool = False) -> TensorProxy:
+    """Convert the numbers to the dtype of integers, as torch does."""
+    if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
+        bound, value = (int(n) if type(n) is float else n for n in (bound, value))
+    return symbol(x, bound, value, inplace)
 
 
 def _as_computed(number: Any, x: Any) -> Any:

@@ -258,8 +258,8 @@ def _connect(*, flat_args: Sequence[Any], flat_output: Sequence[Any], **rest: An
 
 
 def _each_once(outputs: Iterable[Any]) -> Iterator[Any]:
-    """Yield outputs, with others in place of tensors that come again, as an argument and as what its
-    update returned: the backward reads the gradient of the first, and torch gives it to the last.
+    """Yield outputs, with others in place of tensors that come again, as an argument and as what
+    its update returned: the backward reads the gradient of the first, torch gives it to the last.
     """
     seen: set[int] = set()
     for x in outputs:
