@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def test_nearest_elements_of_a_line(n: int, mode: str) -> None:
         assert torch.equal(ours, eager)
 
 
-@pytest.mark.parametrize("scale", [2, 0.5, 1.5, 2.3, (0.7, 3)])
+@pytest.mark.parametrize("scale", [2, 0.5, 1.5, 2.3, (0.7, 3), 1.1, (1.19, 2)])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_by_a_factor(mode: str, scale: float | Sequence[float]) -> None:
     """The factor says where elements are read, not the quotient of sizes, which are rounded."""
@@ -49,6 +50,30 @@ def test_bilinear_to_a_size(size: Any, corners: bool | None) -> None:
 
     compiled = check(program, torch.randn(2, 3, 5, 7, requires_grad=True))
     assert fusions(compiled)
+
+
+@pytest.mark.parametrize("scale", [(2, 2), (4, 8), (1, 2)])
+@pytest.mark.parametrize("sizes", [(7, 28), (1, 2), (3, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_powers_of_two_between_elements_are_read_without_an_index(
+    scale: tuple[int, int], sizes: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Views of a tensor with its ends repeated, each weighted as in torch: an infinity beside a
+    weight of 0 is NaN there, too.
+    """
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, *sizes, dtype=dtype, requires_grad=True)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=scale, mode="bilinear") * 2
+
+    compiled = check(program, x)
+    with torch.no_grad():
+        x[0, 0, 0, 0], x[1, 2, -1, -1], x[1, 0, 0, min(1, sizes[1] - 1)] = inf, -inf, inf
+        torch.testing.assert_close(compiled(x), program(x), equal_nan=True)
+    for fusion in fusions(compiled):
+        assert fusion.plan.bytes == fusion.plan.bytes_ideal
+        assert not any("checked_position" in kernel.source for kernel in fusion.kernels)
 
 
 def test_lines_volumes_and_16_bits() -> None:

@@ -22,24 +22,33 @@ from torch.utils._python_dispatch import _disable_current_modes
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual, known, rounded, wide
 
 
-def _taken(x: TensorProxy, size: Any, scale: Any, mode: str) -> list[list[int]]:
-    """Return the index of each result along each dimension behind the channels, as torch has it."""
+def _taken(
+    x: TensorProxy, size: Sequence[int] | None, scale: Sequence[float] | None, mode: str
+) -> list[list[int]]:
+    """Return the index of each result along each dimension behind the channels, as torch has it in
+    as many dimensions: a factor that leaves a size as it is copies elements in two, not in one.
+    """
     is_wide = x.dtype == dtypes.float64 and x.device.type == "cpu"
     found = []
     for k, n in enumerate(x.shape[2:]):
         line = torch.arange(n, dtype=torch.float64 if is_wide else torch.float32, device="cpu")
-        own, by = (v[k] if isinstance(v, Sequence) else v for v in (size, scale))
+        dims = range(x.ndim - 2)
+        own = size and [size[k] if d == k else 2 for d in dims]
+        by = scale and [scale[k] if d == k else 1.0 for d in dims]
+        # Two elements along the others, and two channels: a layout that is not ambiguous.
+        shape = [1, 2, *(n if d == k else 2 for d in dims)]
+        whole = line.reshape([n if d == k else 1 for d in dims]).expand(shape).contiguous()
         with _disable_current_modes(), torch.no_grad():
-            picked = functional.interpolate(line[None, None], own, by, mode)
-        found.append([int(n) for n in picked.flatten().tolist()])
+            picked = functional.interpolate(whole, own, by, mode)[0, 0].movedim(k, -1)
+        found.append([int(n) for n in picked.reshape(-1, picked.shape[-1])[0].tolist()])
     return found
 
 
 def _nearest(
     a: TensorProxy,
     /,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
+    size: Sequence[int] | None = None,
+    scale_factor: Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: None = None,
     recompute_scale_factor: bool | None = None,
@@ -98,6 +107,10 @@ def _linear(
     for k, n in enumerate(a.shape[2:]):
         dim, scale = k + 2, 1.0 if scale_factor is None else scale_factor[k]
         count = int(n * scale) if size is None else size[k]
+        if count == n:
+            # Whatever the factor, torch reads each element, with weights of 1 and 0.
+            x = x + x * 0.0
+            continue
         if align_corners:
             step, start = (n - 1) / (count - 1) if count > 1 else 0.0, 0.0
         else:
@@ -105,11 +118,38 @@ def _linear(
         places = ltorch.to(ltorch.arange(count, device=a.device), x.dtype)
         place = ltorch.clamp((places + start) * step - start, 0.0, None)
         below = ltorch.to(place, dtypes.int64)
-        above = ltorch.where(below < n - 1, below + 1, below)
-        shape = [-1 if d == dim else 1 for d in range(a.ndim)]
-        share = ltorch.reshape(place - below, shape)
-        x = clang.take(x, below, dim=dim) * (1 - share) + clang.take(x, above, dim=dim) * share
+        share = ltorch.reshape(place - below, [-1 if d == dim else 1 for d in range(a.ndim)])
+        times = count // n
+        is_exact = times > 1 and times.bit_count() == 1 and step * times == 1
+        if is_exact and not align_corners and count == n * times:
+            lower, upper = _neighbours(x, dim, times)
+        else:
+            above = ltorch.where(below < n - 1, below + 1, below)
+            lower, upper = (clang.take(x, at, dim=dim) for at in (below, above))
+        x = lower * (1 - share) + upper * share
     return rounded(x, a)
+
+
+def _neighbours(x: TensorProxy, dim: int, times: int) -> tuple[TensorProxy, TensorProxy]:
+    """Return the elements below and above each place between those of a dimension, of which there
+    are `times`, a power of two, as many, so that all places are exact.
+
+    They are views of the dimension with its ends repeated, which vectors read, where a computed
+    index is read lane by lane; their gradients are sums.
+    """
+    n = x.shape[dim]
+    first, second, last = (
+        clang.slice_in_dim(x, k, k + 1, dim=dim) for k in (0, min(1, n - 1), n - 1)
+    )
+    inner = [clang.slice_in_dim(x, 1, n, dim=dim)] if n > 1 else []
+    shape = [m * times if d == dim else m for d, m in enumerate(x.shape)]
+    shape[dim] += times
+
+    def repeated(*ends: TensorProxy) -> TensorProxy:
+        whole = ltorch.reshape(_expanded(ltorch.cat(ends, dim), {dim: times}), shape)
+        return clang.slice_in_dim(whole, times // 2, times // 2 + n * times, dim=dim)
+
+    return repeated(first, x), repeated(second, *inner, last)
 
 
 _in_torch = ex.register_operator(
