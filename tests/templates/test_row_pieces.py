@@ -76,6 +76,29 @@ def test_long_rows_and_many_pieces_stay_together(
     assert len([part for part in found if part.count >= rows]) == pieces
 
 
+@pytest.mark.parametrize(
+    ("columns", "pieces"),
+    [
+        (62, [16, 32, 16]),
+        (61, [16, 32, 8, 4, 2, 1]),
+        (30, [16, 16]),
+        (8, [10]),
+    ],
+)
+def test_vectors_at_a_border_are_pieces_of_their_own(columns: int, pieces: list[int]) -> None:
+    """Where the lanes beyond the border are known, and the vectors between have no tests."""
+    rows = 64
+    b = FusionBuilder()
+    x = b.tensor([rows, columns], F32)
+    b.output(op(b, "neg", b.pad(x, [1, 1])))
+    parts = parts_of(b.build())
+    if columns == 8:
+        pieces = [8, 2]
+    assert [part.count // rows for part in parts] == pieces
+    for part in parts:
+        assert not any(access.gather and access.variants for access in part.accesses)
+
+
 def test_a_gpu_takes_rows_as_one() -> None:
     assert len(parts_of(cropped(64, 28), H200)) == 1
 

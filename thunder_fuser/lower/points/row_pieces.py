@@ -2,20 +2,23 @@
 
 Vectors of 16 points cross the ends of rows of 28, such as those of an image, so that each lane has
 an index, tests and loads of its own. A core instead takes the first 16 columns of all rows, then 8
-and then 4, each as a group of its own in which every vector lies in one row. Rows of other lengths
-have other pieces, so that sizes that vary from call to call share fewer kernels.
+and then 4, each as a group of its own in which every vector lies in one row. So is each vector at a
+border of the image, where tests differ from lane to lane: its lanes are known, and the vectors
+between have no tests. Rows of other lengths have other pieces, so that sizes that vary from call to
+call share fewer kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from itertools import groupby
 from math import gcd
 
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.points.point_groups import PointGroup
 from thunder_fuser.lower.points.point_pieces import MOST_PIECES, Cut, piece_at
 from thunder_fuser.lower.points.point_rows import ends_of_digits
-from thunder_fuser.lower.scalar_graph import forms
+from thunder_fuser.lower.scalar_graph import Select, forms
 
 LONGEST = 16
 """Vectors of a row from which on so few cross its ends that `point_rows.py` tests each."""
@@ -23,32 +26,57 @@ LONGEST = 16
 
 def row_pieces(group: PointGroup, body: KernelBody, widest: int) -> tuple[PointGroup, ...]:
     """Split the rows of a group for vectors of at most `widest` points; return the group itself
-    where these cross no ends of rows, for long rows, and if there would be too many pieces.
+    where these neither cross ends of rows nor have tests, for long rows, and if there would be too
+    many pieces.
     """
     length = _row_length(group, widest)
     if length is None or not 1 < length < LONGEST * widest:
         return (group,)
-    cuts = [*_cuts(length, widest)]
-    if len(cuts) > MOST_PIECES:
+    cuts = [*_cuts(length, widest, _tested(group, length, widest))]
+    if not 1 < len(cuts) <= MOST_PIECES:
         return (group,)
     return tuple(piece_at(group, body, (cut,)) for cut in cuts)
 
 
 def _row_length(group: PointGroup, widest: int) -> int | None:
-    """Return the common length of all rows whose ends vectors cross, or None."""
+    """Return the common length of all rows whose ends vectors cross, or of the shortest ones of
+    whole vectors; None if there is none.
+    """
     indices = [form for node in group.graph for form in forms(node)]
     indices += [address for _, _, address in group.values]
     ends = {end for form in indices for end in ends_of_digits(form, group.point)}
     crossed = {end for end in ends if end % widest and widest % end}
-    length = gcd(*crossed)
-    return length if length in crossed and group.count % length == 0 else None
+    rows = crossed or {end for end in ends if end % widest == 0}
+    length = gcd(*rows)
+    return length if length in rows and group.count % length == 0 else None
 
 
-def _cuts(length: int, widest: int) -> Iterator[Cut]:
-    """Yield ranges of columns, each of whole vectors of a width that is halved from one range to
-    the next.
+def _tested(group: PointGroup, length: int, widest: int) -> set[int]:
+    """Return the vectors of a row between whose ends a test of the column changes, as at a border
+    of an image.
     """
-    begin, width = 0, widest
+    conditions = {c for node in group.graph if isinstance(node, Select) for c in node.conditions}
+    found: set[int] = set()
+    for vector in range(length // widest):
+        ends = vector * widest, vector * widest + widest - 1
+        for condition in conditions:
+            first, last = (condition.substitute({group.point: column}) for column in ends)
+            is_known = first.is_constant and last.is_constant
+            if is_known and (first.const >= 0) != (last.const >= 0):
+                found.add(vector)
+    return found
+
+
+def _cuts(length: int, widest: int, tested: Container[int]) -> Iterator[Cut]:
+    """Yield ranges of columns, each of whole vectors of a width that is halved from one range to
+    the next; a tested vector is a range of its own, where the tests of each lane are known.
+    """
+    begin = 0
+    for _, members in groupby(range(length // widest), lambda k: k if k in tested else -1):
+        end = begin + len([*members]) * widest
+        yield Cut(1, length, begin, end)
+        begin = end
+    width = widest // 2
     while begin < length:
         end = length - (length - begin) % width
         if end > begin:
