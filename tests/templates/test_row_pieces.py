@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import thunder
 import torch
 
 import thunder_fuser
+from tests.support.batch import Batch, check_between_guards, fusions_of
 from tests.support.building import op
+from tests.support.generator import random_case
 from tests.support.simulation import schedule, simulate
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -19,8 +22,11 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.lower.points.point_groups import PointGroup
+from thunder_fuser.lower.points.row_pieces import row_pieces
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.pointwise import schedule as pointwise_schedule
 from thunder_fuser.templates.pointwise.schedule import PointwisePart
 
 F32, BF16 = DataType.Float, DataType.BFloat16
@@ -185,3 +191,24 @@ def test_rows_of_an_input_that_is_updated() -> None:
 def _double_the_middle(x: torch.Tensor) -> torch.Tensor:
     x[:, 1:29].mul_(2)
     return x[:, 2:30] - 1
+
+
+def test_nothing_is_written_beside_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random views, pads, cats and updates of rows that vectors cross, between guard pages."""
+    cases = [
+        random_case(
+            seed, steps=6, operations=("neg", "add", "where", "gt"), sizes=(3, 7, 14, 30, 57)
+        )
+        for seed in range(40)
+    ]
+    split: list[int] = []
+
+    def counted(group: PointGroup, *rest: Any) -> tuple[PointGroup, ...]:
+        found = row_pieces(group, *rest)
+        split.append(len(found) > 1)
+        return found
+
+    monkeypatch.setattr(pointwise_schedule, "row_pieces", counted)
+    batch = Batch(torch.device("cpu"), None)
+    assert check_between_guards(fusions_of(cases), batch, monkeypatch) > 20
+    assert sum(split) > 10

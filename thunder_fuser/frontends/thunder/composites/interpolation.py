@@ -131,8 +131,8 @@ def _linear(
 
 
 def _neighbours(x: TensorProxy, dim: int, times: int) -> tuple[TensorProxy, TensorProxy]:
-    """Return the elements below and above each place between those of a dimension, of which there
-    are `times`, a power of two, as many, so that all places are exact.
+    """Neighbours below and above each place of linear upsampling along `dim` by `times`, a power of
+    two, so that the places are exact.
 
     They are views of the dimension with its ends repeated, which vectors read, where a computed
     index is read lane by lane; their gradients are sums.
