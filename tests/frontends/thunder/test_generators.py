@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
+import thunder
 import torch
+from thunder.core import interpreter
 from torch import Tensor
 
 from tests.frontends.thunder.programs import jit
@@ -151,3 +154,49 @@ def test_generators_are_pythons(program: Callable[[Tensor], Any]) -> None:
             total = sum(y.sum() for y in (found if isinstance(found, list) else [found]))
             outcomes.append([found, *torch.autograd.grad(total, x)])
         torch.testing.assert_close(*outcomes)
+
+
+def test_a_generator_collected_in_a_later_trace_is_not_run_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end would be recorded in another program, and set context variables within a collection,
+    which up to Python 3.11 may run inside of `ContextVar.set`.
+    """
+    seen: list[str] = []
+    collecting: list[str] = []
+
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        try:
+            yield x * 2
+        finally:
+            torch.sin(x)
+
+    def left_in_a_cycle(x: Tensor) -> Tensor:
+        held: list[Any] = [steps(x)]
+        held.append(held)
+        return next(held[0])
+
+    def collects(x: Tensor) -> Tensor:
+        gc.collect()
+        return x + 1
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collecting[:] = [phase] if phase == "start" else []
+
+    def set_and_noted(context: Any) -> Any:
+        seen.extend(collecting)
+        return setting(context)
+
+    setting = interpreter.set_interpreterruntimectx
+    monkeypatch.setattr(interpreter, "set_interpreterruntimectx", set_and_noted)
+    gc.callbacks.append(note)
+    gc.disable()
+    try:
+        jit(left_in_a_cycle)(torch.ones(3))
+        compiled = jit(collects)
+        torch.testing.assert_close(compiled(torch.ones(4)), torch.full((4,), 2.0))
+    finally:
+        gc.enable()
+        gc.callbacks.remove(note)
+    assert not seen
+    assert "sin" not in str(thunder.last_traces(compiled)[0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from typing import Any
 
 from thunder.core import interpreter
@@ -21,6 +22,7 @@ from thunder.core.interpreter import (
     InterpreterRuntimeCtx,
     ProvenanceRecord,
     PseudoInst,
+    get_interpreterruntimectx,
     interpreter_ctx,
     unwrap,
     wrap,
@@ -47,7 +49,7 @@ def _generator(
     contexts, sent = (compiling, running), None
     is_sent = True
     while True:
-        with interpreter_ctx(compiling, running):
+        with nullcontext() if _is_traced_by(running) else interpreter_ctx(compiling, running):
             # Wrapped, it is compared with nothing.
             given = {"send_value": _wrapped(sent)} if is_sent else {}
             found, status = _run(frame, *contexts, **given)
@@ -56,11 +58,26 @@ def _generator(
         try:
             sent = yield unwrap(found)
         except BaseException as error:
-            if not is_patched():  # It is closed as it is collected, when the trace is made.
+            if not _is_traced_by(running):
                 raise
             contexts, is_sent = (_raising(compiling, error), running), False
         else:
             contexts, is_sent = (compiling, running), True
+
+
+def _is_traced_by(running: InterpreterRuntimeCtx) -> bool:
+    """True within the trace that made a generator.
+
+    A generator that was left in a cycle is closed when the collector finds it: in a later trace,
+    whose program must not run what this one does at its end, or within any call that allocates.
+    There, no context variable may be set: up to Python 3.11 the collector also runs inside of
+    `ContextVar.set` and `reset`, which then lose count of what is set, and every later lookup in
+    the thread at that count fails.
+    """
+    try:
+        return get_interpreterruntimectx() is running
+    except LookupError:
+        return False
 
 
 def _wrapped(sent: Any) -> Any:
