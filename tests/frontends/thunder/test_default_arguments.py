@@ -1,4 +1,4 @@
-"""Default arguments that are tensors, modules, or collections of them, as in Python."""
+"""Default arguments that are tensors, modules, or objects that can change, as in Python."""
 
 from __future__ import annotations
 
@@ -72,6 +72,89 @@ def test_each_call_reads_default_arguments(function: Callable[..., torch.Tensor]
     finally:
         SCALE.sub_(1)
     assert thunder.cache_misses(compiled) == 1
+
+
+class Options:
+    """What default arguments hold, and what a caller changes between calls."""
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+        self.held = SCALE
+
+
+NUMBERS: list[float] = [2.0, 3.0]
+NESTED: list[Any] = [1.0, {"a": [{"b": 2.0}]}]
+NAMED: dict[str, float] = {"alpha": 2.0}
+OPTIONS = Options()
+TRIPLE = functools.partial(torch.add, alpha=3)
+SHAPE = torch.Size([3, 1])
+
+
+def _change(factor: float, *more: float) -> None:
+    NUMBERS[:] = [2.0 * factor, 3.0, *more]
+    NESTED[1]["a"][0]["b"] = 2.0 * factor
+    NAMED.clear()
+    NAMED.update(alpha=2.0 * factor, **({"beta": factor} if more else {}))
+    OPTIONS.scale = 2.0 * factor
+
+
+def by_numbers(x: torch.Tensor, by: list[float] = NUMBERS) -> torch.Tensor:
+    return x * by[0]
+
+
+class Configured(torch.nn.Module):
+    def forward(self, x: torch.Tensor, *, by: Any = NESTED, more: Any = OPTIONS) -> torch.Tensor:
+        return x * by[1]["a"][0]["b"] + self.plus(x) * more.scale
+
+    def plus(self, x: torch.Tensor, by: list[float] = NUMBERS) -> torch.Tensor:
+        return x * len(by)
+
+
+class Memo:
+    def scaled(self, x: torch.Tensor, by: dict[str, float] = NAMED) -> torch.Tensor:
+        return x * sum(by.values())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(by_numbers, Configured(), Memo().scaled),
+        lambda x: by_numbers(x) + Memo().scaled(x) + Configured()(x),
+        lambda x, by=NUMBERS: x * sum(by),
+        lambda x, by=NESTED: x * by[1]["a"][0]["b"],
+        lambda x, by=NAMED: x * by["alpha"] + by.get("beta", 1.0),
+        lambda x, by=NAMED: torch.add(x, x, alpha=by["alpha"]) * len(by),
+        lambda x, *, by=(1, NAMED): x * by[1]["alpha"],
+        lambda x, by=OPTIONS: x * by.scale * by.held,
+        lambda x, add=TRIPLE: add(x, x),
+        lambda x, shape=SHAPE: x.expand(shape[0], 2),
+        lambda x: (lambda y, held=[x * 2], by=NUMBERS: y * held[0] * by[0])(x),
+    ],
+)
+def test_default_arguments_that_change(function: Callable[..., torch.Tensor]) -> None:
+    """They were constants, and most of those with a dictionary raised."""
+    compiled = jit(function)
+    try:
+        for changes in ((1.0,), (2.0,), (2.0, 7.0), (1.0,)):
+            _change(*changes)
+            torch.testing.assert_close(compiled(X), function(X))
+    finally:
+        _change(1.0)
+
+
+def test_a_default_argument_that_the_program_fills() -> None:
+    calls = []
+    for run in (jit, lambda function: function):
+        kept: dict[str, torch.Tensor] = {}
+
+        def memo(x: torch.Tensor, kept: dict[str, torch.Tensor] = kept) -> torch.Tensor:
+            if "scale" not in kept:
+                kept["scale"] = x * 2
+            return x * kept["scale"]
+
+        function = run(memo)
+        calls.append([function(X), function(X + 1), kept["scale"]])
+    torch.testing.assert_close(*calls)
 
 
 class Made:

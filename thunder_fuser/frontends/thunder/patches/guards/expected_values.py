@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+from collections import deque
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -85,9 +86,9 @@ class OfKeys(Expected):
 
 
 class OfLength(Expected):
-    """Type of a list or tuple, and how many elements it has."""
+    """Type of a list, tuple or deque, and how many elements it has."""
 
-    def __init__(self, held: list[Any] | tuple[Any, ...]) -> None:
+    def __init__(self, held: list[Any] | tuple[Any, ...] | deque[Any]) -> None:
         super().__init__((type(held), length_of(held)))
 
     def holds(self, given: Any) -> bool:
@@ -200,6 +201,9 @@ def expected_of(value: Any) -> Expected | None:
         return _Same(value)
     if isinstance(value, dict) and type(value) is not dict:
         return OfKeys(value.copy())
+    plain = (*GUARDED_BY_THUNDER, type(None))
+    if isinstance(value, deque) and not all(isinstance(x, plain) for x in value):
+        return OfLength(value)  # What the program reads of it is guarded by that.
     if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
         return OfType(type(value))
     if callable(value):

@@ -116,6 +116,10 @@ def _get(original: Method, held: WrappedValue, key: WrappedValue) -> Any:
     if not (is_patched() and _is_own(unwrap(held))):
         return original(held, key)
     assert held.item_wrappers is not None
+    missing = getattr(type(held.value), "__missing__", None)
+    if missing is not None and not dict.__contains__(held.value, key.value):
+        held.track_items()
+        return interpreter._interpret_call(missing, held, key)
     try:
         value = dict.__getitem__(held.value, key.value)
     except Exception as error:

@@ -1,15 +1,19 @@
-"""Default arguments that are tensors, modules, or collections of them.
+"""Default arguments that are tensors, modules, or objects that can change, such as lists.
 
 Thunder takes default arguments for constants, which a trace cannot hold if they are tensors, also
-where the call passes others: such functions raised an error. Here they are what they are in Python,
-items of `__defaults__` and `__kwdefaults__` of the function, which each call reads anew.
+where the call passes others: such functions raised an error, and those with a list or an object
+kept what was in it at the first call. Here they are what they are in Python, items of
+`__defaults__` and `__kwdefaults__` of the function, which each call reads anew.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from types import BuiltinFunctionType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -31,6 +35,12 @@ from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
 from thunder_fuser.frontends.thunder.patches.interpreter.dictionary_keys import KeyProxy, held_key
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
+_CONSTANT = (
+    *(type(None), bool, int, float, complex, str, bytes, range, type, EllipsisType, Enum),
+    *(FunctionType, BuiltinFunctionType, ModuleType, re.Pattern),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+"""Types whose values a trace may hold. All else, such as a list, is read at each call."""
 _held: WeakKeyDictionary[Any, dict[_Default, ProvenanceRecord]] = WeakKeyDictionary()
 """Where the prologue of each tracing reads default arguments of functions that it holds."""
 
@@ -54,20 +64,21 @@ def _run(
 
 
 def _defaults(wrapped: WrappedValue) -> Iterator[WrappedValue]:
-    """Return the wrapped default arguments of a function, if there are tensors among them."""
+    """Return the wrapped default arguments of a function, if one of them can change."""
     is_readable = path_of(wrapped.provenance) is not None
     for name in ("__defaults__", "__kwdefaults__"):
-        values = getattr(unwrap(wrapped), name, None)
-        if not values or not _holds_tensors(values):
+        values = getattr(unwrap(wrapped), name, None) or ()
+        items = dict(values if isinstance(values, dict) else enumerate(values))
+        if not any(map(_can_change, items.values())):
             continue
         if not is_readable:
-            for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+            for key, value in items.items():
                 yield wrap(value, provenance=_place(_Default(unwrap(wrapped), name, key)))
             continue
         found = wrap_attribute(values, wrapped, wrap_const(name))
         interpreter.populate_item_wrappers(found)
-        items = found.item_wrappers
-        yield from items.values() if isinstance(items, dict) else items
+        held = found.item_wrappers
+        yield from held.values() if isinstance(held, dict) else held
 
 
 @dataclass(frozen=True)
@@ -106,12 +117,11 @@ def _place(default: _Default) -> ProvenanceRecord:
     return known[default]
 
 
-def _holds_tensors(x: object) -> bool:
-    if isinstance(x, (tuple, list)):
-        return any(map(_holds_tensors, x))
-    if isinstance(x, dict):
-        return any(map(_holds_tensors, x.values()))
-    return isinstance(x, (torch.Tensor, torch.nn.Module))
+def _can_change(x: Any) -> bool:
+    """False for what is a constant for Python also."""
+    if type(x) in (tuple, frozenset):
+        return any(map(_can_change, x))
+    return not (type(x) is object or isinstance(x, _CONSTANT))
 
 
 def register() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -17,13 +17,17 @@ from typing import Any
 import torch
 from thunder.core import interpreter
 
+from thunder_fuser.frontends.thunder.patches.changes.container_kinds import (
+    METHODS_THAT_CHANGE,
+    METHODS_THAT_READ,
+)
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
 _KEEPING = frozenset(
     {*(value for value in vars(deque).values() if callable(value)), partial.__new__}
-)
+).difference(METHODS_THAT_CHANGE, METHODS_THAT_READ)
 """Methods that keep the tensors which they are given."""
 
 # ruff: noqa: B905, C416, UP028  (interpreted: builtin functions would not be)
@@ -195,6 +199,27 @@ def _clear_items(held: dict[Any, Any]) -> None:
         del held[key]
 
 
+def _pop_item(held: dict[Any, Any]) -> tuple[Any, Any]:
+    if not held:
+        raise KeyError("popitem(): dictionary is empty")
+    key = [*held][-1]
+    return key, held.pop(key)
+
+
+def _pop_item_at(held: OrderedDict[Any, Any], last: bool = True) -> tuple[Any, Any]:
+    if not held:
+        raise KeyError("dictionary is empty")
+    key = [*held][-1 if last else 0]
+    return key, held.pop(key)
+
+
+def _missing(held: defaultdict[Any, Any], key: Any) -> Any:
+    if held.default_factory is None:
+        raise KeyError(key)
+    held[key] = held.default_factory()
+    return held[key]
+
+
 def _move_to_end(held: OrderedDict[Any, Any], key: Any, last: bool = True) -> None:
     others = [] if last else [name for name in held if name != key]
     for name in [key, *others]:
@@ -237,6 +262,9 @@ _INTERPRETED: Mapping[Any, Function] = {
     operator.methodcaller: _methodcaller,
     dict.fromkeys: _from_keys,
     dict.clear: _clear_items,
+    dict.popitem: _pop_item,
+    OrderedDict.popitem: _pop_item_at,
+    defaultdict.__missing__: _missing,
     OrderedDict.clear: _clear_items,
     OrderedDict.move_to_end: _move_to_end,
 }
