@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import thunder_fuser
 from tests.frontends.thunder.programs import check, jit
 from thunder_fuser.frontends.thunder import fusions
+from thunder_fuser.frontends.thunder.composites.lines import Line, ReadingWindows
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 9, 14, 15, 16, 30)
 
@@ -111,3 +112,78 @@ def test_a_gradient_is_one_sum_rounded_once() -> None:
     torch.testing.assert_close(x.grad.double(), windows, rtol=2**-8, atol=1e-6)
     plan = fusions(compiled)[-1].plan
     assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
+
+
+SCALES: list[dict[str, Any]] = [
+    *({"scale_factor": scale} for scale in (3, 1.5, 0.4, (2, 3))),
+    *({"size": size} for size in ((3, 40), (25, 9))),
+]
+
+
+@pytest.mark.parametrize("options", SCALES, ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "corners"])
+def test_gradients_are_gathered(mode: str, options: dict[str, Any]) -> None:
+    """Of the results that read an element, in the order of results."""
+    torch.manual_seed(0)
+    named = {"mode": "bilinear", "align_corners": True} if mode == "corners" else {"mode": mode}
+    dtype = torch.bfloat16 if "size" in options else torch.float32
+    x = torch.randn(2, 3, 13, 19, dtype=dtype, requires_grad=True)
+    check(lambda x: F.interpolate(x, **options, **named) * 2, x)
+
+
+@pytest.mark.parametrize("corners", [False, True])
+def test_lines_of_all_sizes(corners: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        sizes = (1, 4, 9, 33)
+        return torch.cat(
+            [F.interpolate(x, size=m, mode="linear", align_corners=corners) for m in sizes], 2
+        )
+
+    for n in (1, 7, 16):
+        check(program, torch.randn(1, 2, n, dtype=torch.float64, requires_grad=True))
+
+
+def test_gradients_have_no_index_and_move_each_byte_once() -> None:
+    x = torch.randn(2, 3, 56, 56, requires_grad=True)
+    for options in ({"scale_factor": 2}, {"scale_factor": 1.5}, {"size": (109, 109)}):
+        for mode in ("bilinear", "nearest"):
+            compiled = jit(lambda x, o=options, m=mode: F.interpolate(x, **o, mode=m) * 2)
+            compiled(x).sum().backward()
+            plan = fusions(compiled)[-1].plan
+            assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
+            for fusion in fusions(compiled):
+                assert not any("checked_position" in kernel.source for kernel in fusion.kernels)
+
+
+def test_an_infinite_gradient_reaches_what_its_result_reads() -> None:
+    """All windows are as long as the longest, and hold results that read other elements."""
+    x = torch.randn(1, 1, 9, requires_grad=True)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=14, mode="linear")
+
+    gradients = []
+    for run in (jit(program), program):
+        results = run(x)
+        gradient = torch.zeros_like(results)
+        gradient[..., 6] = inf
+        gradients += torch.autograd.grad(results, x, gradient)
+    assert torch.equal(*gradients)
+
+
+def test_windows_hold_all_results_that_read_an_element() -> None:
+    """By numbers alone: each result is in the window of each element that it reads, and windows
+    are at most two results longer than the largest must be.
+    """
+    for n in range(2, 40):
+        for count in range(2, 40):
+            for line in (Line(n, 0, count), Line(2 * n, n - count, 2 * count), Line(n, n, count)):
+                read = [[min(max(k, 0), n - 1)] for k in line.elements(count)]
+                windows = ReadingWindows.of(line, read, n)
+                starts = [k - windows.before for k in windows.line.elements(n)]
+                assert windows.line.b >= 0
+                assert starts[-1] + windows.taps <= count + windows.behind
+                for result, (element,) in enumerate(read):
+                    assert starts[element] <= result < starts[element] + windows.taps
+                longest = max(map(read.count, read))
+                assert windows.taps <= longest + 2 or line.a * 2 < line.c

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from itertools import groupby
-from math import gcd
 
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.points.point_groups import PointGroup
@@ -24,31 +23,40 @@ LONGEST = 16
 """Vectors of a row from which on so few cross its ends that `point_rows.py` tests each."""
 
 
-def row_pieces(group: PointGroup, body: KernelBody, widest: int) -> tuple[PointGroup, ...]:
-    """Split the rows of a group for vectors of at most `widest` points; return the group itself
-    where these neither cross ends of rows nor have tests, for long rows, and if there would be too
-    many pieces.
+def row_pieces(
+    group: PointGroup, body: KernelBody, widest: int
+) -> Iterator[tuple[PointGroup, ...]]:
+    """Yield ways to split the rows of a group for vectors of at most `widest` points: none where
+    these neither cross ends of rows nor have tests, for long rows, and if there would be too many
+    pieces.
     """
-    length = _row_length(group, widest)
-    if length is None or not 1 < length < LONGEST * widest:
-        return (group,)
-    cuts = [*_cuts(length, widest, _tested(group, length, widest))]
-    if not 1 < len(cuts) <= MOST_PIECES:
-        return (group,)
-    return tuple(piece_at(group, body, (cut,)) for cut in cuts)
+    for length in _row_lengths(group, widest):
+        alone = _tested(group, length, widest)
+        most = MOST_PIECES
+        if not _is_alike(group, length, widest):
+            alone, most = set(range(length)), LONGEST
+        cuts = [*_cuts(length, widest, alone)]
+        if 1 < len(cuts) <= most:
+            yield tuple(piece_at(group, body, (cut,)) for cut in cuts)
 
 
-def _row_length(group: PointGroup, widest: int) -> int | None:
-    """Return the common length of all rows whose ends vectors cross, or of the shortest ones of
-    whole vectors; None if there is none.
+def _row_lengths(group: PointGroup, widest: int) -> Iterator[int]:
+    """Yield the common length of all rows whose ends vectors cross, or of the shortest ones of
+    whole vectors. If it is shorter than a vector, as where each element is read three times, yield
+    also that of the rows which consist of such.
     """
     indices = [form for node in group.graph for form in forms(node)]
     indices += [address for _, _, address in group.values]
     ends = {end for form in indices for end in ends_of_digits(form, group.point)}
     crossed = {end for end in ends if end % widest and widest % end}
-    rows = crossed or {end for end in ends if end % widest == 0}
-    length = gcd(*rows)
-    return length if length in rows and group.count % length == 0 else None
+    rows = sorted(crossed or {end for end in ends if end % widest == 0})
+    for length in rows[:2]:
+        if any(end % length and length % end for end in rows) or group.count % length:
+            return
+        if length < LONGEST * widest:
+            yield length
+        if length >= widest:
+            return
 
 
 def _tested(group: PointGroup, length: int, widest: int) -> set[int]:
@@ -67,12 +75,28 @@ def _tested(group: PointGroup, length: int, widest: int) -> set[int]:
     return found
 
 
-def _cuts(length: int, widest: int, tested: Container[int]) -> Iterator[Cut]:
+def _is_alike(group: PointGroup, length: int, widest: int) -> bool:
+    """True if the lanes of each vector of a row are at the same distances in memory. They are not
+    where an image is made larger by a factor that does not divide vectors: lane v of vector k reads
+    element `(16 * k + v) // 3`, which is a shuffle of a wide load if k is known.
+    """
+    if length < widest:
+        return True
+    whole = Cut(1, length, 0, length - length % widest)
+    for address in {form for node in group.graph for form in forms(node)}:
+        lanes = (group.point * widest + lane for lane in range(widest))
+        first, *others = (address.substitute({group.point: whole.place(at)}) for at in lanes)
+        if not all((other - first).is_constant for other in others):
+            return False
+    return True
+
+
+def _cuts(length: int, widest: int, alone: Container[int]) -> Iterator[Cut]:
     """Yield ranges of columns, each of whole vectors of a width that is halved from one range to
-    the next; a tested vector is a range of its own, where the tests of each lane are known.
+    the next; a vector in `alone` is a range of its own, where each lane is known.
     """
     begin = 0
-    for _, members in groupby(range(length // widest), lambda k: k if k in tested else -1):
+    for _, members in groupby(range(length // widest), lambda k: k if k in alone else -1):
         end = begin + len([*members]) * widest
         yield Cut(1, length, begin, end)
         begin = end

@@ -175,11 +175,11 @@ def _parts_of_pieces(
     (first, *_), (widest, *_) = whole[0], vectors_to_try(group, group.count, device)
     if first.lanes.vector == widest and not any(access.gather for access in first.accesses):
         return whole
-    narrower = row_pieces(group, body, widest)
-    if len(narrower) == 1:
-        return whole
-    parts = [pointwise_parts(piece, body, device) for piece in narrower]
-    return min(whole, parts, key=_cost_of_pieces)
+    split = (
+        [pointwise_parts(piece, body, device) for piece in narrower]
+        for narrower in row_pieces(group, body, widest)
+    )
+    return min([whole, *split], key=_cost_of_pieces)
 
 
 def _cost_of_pieces(planned: Sequence[Sequence[PointwisePart]]) -> float:

@@ -14,6 +14,7 @@ from thunder.core.prims import PrimIDs
 
 from thunder_fuser.frontends.thunder.autograd import (
     activations,
+    interpolation,
     losses,
     norms,
     pointwise,
@@ -31,6 +32,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     **losses.RULES,
     **norms.RULES,
     **pools.RULES,
+    **interpolation.RULES,
     **setitem.RULES,
     **updates.RULES,
 }
