@@ -7,6 +7,7 @@ from thunder_fuser.frontends.thunder.patches.gradients import (
     grad_rules,
     nll_gradients,
     rematerialization,
+    second_derivatives,
     unreached_results,
 )
 
@@ -17,5 +18,6 @@ PATCHES = (
     grad_rules,
     nll_gradients,
     rematerialization,
+    second_derivatives,
     unreached_results,
 )

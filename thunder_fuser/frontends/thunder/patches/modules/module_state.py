@@ -8,7 +8,8 @@ replace parameters, all of these are read from the module, and set there:
 
 - parameters, buffers and submodules are looked up by name at each call
 - buffers that the program assigns are the module's
-- attributes that are set or deleted on the compiled module, and its state dictionaries, are, too
+- attributes, buffers and others that are set, registered or deleted on the compiled module, and
+  its state dictionaries, are, too
 """
 
 from __future__ import annotations
@@ -60,6 +61,25 @@ class CompiledModule(ThunderModule):  # type: ignore[misc]
     def get_submodule(self, name: str) -> Any:
         """Return the submodule of a qualified name; raise KeyError if there is none."""
         return member(self._model, "_modules", name) if name else self._model
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Add or replace a submodule of the module, as `torch.nn.Module.add_module`."""
+        if name in self._modules:  # the module itself, as conversions of all submodules replace it
+            super().add_module(name, module)
+        else:
+            self._model.add_module(name, module)
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        """Add or replace a submodule of the module, as `torch.nn.Module.register_module`."""
+        self.add_module(name, module)
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        """Add or replace a buffer of the module, as `torch.nn.Module.register_buffer`."""
+        self._model.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        """Add or replace a parameter of the module, as `torch.nn.Module.register_parameter`."""
+        self._model.register_parameter(*args, **kwargs)
 
     def set_buffer(self, name: str, value: Any) -> None:
         """Set the buffer of a name that begins with the module itself, "", or with a submodule."""
