@@ -76,6 +76,12 @@ def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> 
     same_as_eager(
         lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=is_log), logits, targets
     )
+    # A gradient of 0 passes a logarithm that is NaN.
+    same_as_eager(
+        lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=is_log) * x.new_zeros(4),
+        logits,
+        targets,
+    )
 
 
 @pytest.mark.parametrize("outer", [torch.log, torch.sqrt])

@@ -165,6 +165,16 @@ def cross_entropy_of_probabilities(
     return loss / (input.numel // classes) if reduction == "mean" else loss
 
 
+def _negative_entropy(t: TensorProxy) -> TensorProxy:
+    return ltorch.where(t == 0, 0.0, t * ltorch.log(t))
+
+
+NEGATIVE_ENTROPY = Symbol(
+    "negative_entropy", meta=_negative_entropy, id="thunder_fuser.negative_entropy"
+)
+"""xlogy of equal operands, with a grad transform of its own."""
+
+
 def _kl_div(
     input: TensorProxy,
     target: TensorProxy,
@@ -178,8 +188,7 @@ def _kl_div(
     if log_target:
         losses = ltorch.exp(t) * (t - x)
     else:
-        # The product's own gradient, NaN at 0, as torch's xlogy gives it for equal operands.
-        losses = ltorch.where(t == 0, 0.0, t * ltorch.log(t)) - t * x
+        losses = NEGATIVE_ENTROPY(t) - t * x
     losses = rounded(losses, input)
     if reduction == "batchmean" and input.ndim:
         return _reduced(losses, "sum", size_average, reduce) / input.shape[0]
