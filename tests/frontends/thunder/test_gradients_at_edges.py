@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import thunder_fuser
 from tests.frontends.thunder.programs import check, jit
 from tests.support.shares import each_value
 
@@ -66,6 +68,22 @@ def test_gaussian_loss_of_variances_below_eps() -> None:
         ROWS,
         torch.tensor([[0.0], [0.1], [0.25], [1.0], [3.0]], dtype=torch.float64),
     )
+
+
+def test_a_smooth_loss_without_a_smooth_part() -> None:
+    """It is fused, as the loss of distances is."""
+    x = torch.tensor([0.0, 1.0, -2.0, math.inf])
+    same_as_eager(lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), x, x.flip(0))
+    compiled = jit(lambda x, y: F.smooth_l1_loss(x, y, beta=0.0))
+    compiled(x, x.flip(0))
+    assert not thunder_fuser.refusals(compiled)
+
+
+def test_a_cross_entropy_lies_in_memory_as_its_probabilities() -> None:
+    x, t = torch.rand(2, 3, 4, 5), torch.rand(2, 4, 3, 5).transpose(1, 2)
+    for given in ((x, t), (t, x)):
+        program = partial(F.binary_cross_entropy, reduction="none")
+        assert jit(program)(*given).stride() == program(*given).stride()
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum", "batchmean"])

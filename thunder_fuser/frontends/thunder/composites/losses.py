@@ -61,8 +61,10 @@ def _smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> TensorProxy:
+    if beta == 0:
+        return _l1_loss(input, target, size_average, reduce, reduction)
     _pair(input, target)
-    if beta <= 0:
+    if beta < 0:
         raise Unusual
     z = ltorch.abs(wide(input) - wide(target))
     near = ltorch.where(z >= beta, beta, z)
@@ -89,7 +91,8 @@ def _huber_loss(
 def _of_probabilities(
     x: TensorProxy, t: TensorProxy, weight: TensorProxy | None = None
 ) -> TensorProxy:
-    losses = (t - 1) * _bounded(ltorch.log1p(-x)) - t * _bounded(ltorch.log(x))
+    # In the memory order of x.
+    losses = _bounded(ltorch.log1p(-x)) * (t - 1) - _bounded(ltorch.log(x)) * t
     return losses if weight is None else losses * weight
 
 

@@ -2,8 +2,9 @@
 a copy where a program could see the difference.
 
 The parts of such a call that are not fused are torch's views, so an update of its operand would
-show in its result. A program can see that if the memory is updated in the trace, or if the result
-is returned. The copies are added when the trace is made.
+show in its result, and one of its result in elements that are expanded from one. A program can see
+that if the memory is updated in the trace, or if the result is returned. The copies are added when
+the trace is made.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
@@ -38,7 +40,7 @@ def _traced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def end_with_copies(trace: TraceCtx) -> None:
     """Complete the calls of a new trace in place."""
     symbols = trace.bound_symbols
-    owners = {k: shown for k, s in enumerate(symbols) if (shown := _shown_argument(s)) is not None}
+    owners = {k: shown for k, s in enumerate(symbols) if (shown := _shown_tensor(s)) is not None}
     if not owners:
         return
     memories, seen = _memories(symbols, owners)
@@ -48,23 +50,25 @@ def end_with_copies(trace: TraceCtx) -> None:
             symbols[k] = _ending_with_copy(symbols[k], result, trace)
 
 
-def _shown_argument(symbol: BoundSymbol) -> str | None:
-    """Return the name of the argument that the only result of a call shows, by its parts, if torch
-    copies it; else None.
+def _shown_tensor(symbol: BoundSymbol) -> str | None:
+    """Return the name of the tensor that the only result of a call shows, by its parts, if torch
+    copies it: an argument, or what the call computes and then expands; else None.
     """
     outs = symbol.flat_proxy_outs
     if len(outs) != 1 or not isinstance(outs[0], TensorProxy) or not gives_new_memory(symbol):
         return None
     sources = {
-        prim.flat_proxy_outs[0].name: prim.flat_proxy_args[0].name
+        prim.flat_proxy_outs[0].name: (prim.flat_proxy_args[0], prim.flat_proxy_outs[0])
         for prim in primitives([symbol])
         if prim.sym.id in TABLE and TABLE[prim.sym.id].role in _SHOW_THEIR_SOURCE
     }
     given = {x.name for x in symbol.flat_proxy_args}
-    name = outs[0].name
+    name, is_expanded = outs[0].name, False
     while name not in given and name in sources:
-        name = sources[name]
-    return name if name in given and name != outs[0].name else None
+        source, shown = sources[name]
+        name = source.name
+        is_expanded |= is_static(shown.shape) and shown.numel > source.numel
+    return name if name != outs[0].name and (name in given or is_expanded) else None
 
 
 def _memories(
