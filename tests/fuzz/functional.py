@@ -12,14 +12,22 @@ _IMAGES = (
     *(Row(f"F.max_pool{k}d({{x}}{{as_{k}d}}, {{pooled_{k}d}})", "f") for k in _SPATIAL),
     *(Row(f"F.avg_pool{k}d({{x}}{{as_{k}d}}, {{pooled_{k}d}})", "f") for k in _SPATIAL),
     *(
-        Row(f"F.max_pool{k}d({{x}}{{as_{k}d}}, {{pooled_{k}d}}, return_indices=True)", "f", 0.4)
+        Row(
+            f"F.max_pool{k}d({{x}}{{as_{k}d}}, {{pooled_{k}d}}, return_indices=True)",
+            "f",
+            0.4,
+        )
         for k in _SPATIAL
     ),
     Row("F.avg_pool2d({x}{as_2d}, {pooled_2d}, count_include_pad={bool})", "f", 0.5),
     Row("F.avg_pool3d({x}{as_3d}, 2, divisor_override={count})", "f", 0.4),
     Row("F.avg_pool2d({x}{as_2d}, 2, 1, divisor_override={count})", "f", 0.4),
     *(
-        Row(f"F.adaptive_{pool}_pool{k}d({{x}}{{as_{k}d}}, {{adapted_{k}d}})", "f", 0.6)
+        Row(
+            f"F.adaptive_{pool}_pool{k}d({{x}}{{as_{k}d}}, {{adapted_{k}d}})",
+            "f",
+            0.6,
+        )
         for k in _SPATIAL
         for pool in ("avg", "max")
     ),

@@ -21,11 +21,14 @@ _MORE_MODES = {1: (), 2: ("bicubic", "bicubic"), 3: ()}
 
 
 def _as_image(spatial: int) -> Place:
+    """Lines are rows in memory: torch pools lines as images, whose memory format results keep."""
+
     def place(p: Maker, x: torch.Tensor) -> str:
         missing = spatial + 2 - x.dim()
+        rows = ".contiguous()" if spatial == 1 else ""
         if missing > 0:
-            return f"[{'None, ' * missing}...]"
-        return f".flatten(0, {-missing})" if missing else ""
+            return f"[{'None, ' * missing}...]{rows}"
+        return (f".flatten(0, {-missing})" if missing else "") + rows
 
     return place
 
