@@ -63,7 +63,7 @@ def _or_stand_ins(function: Function, own: Function) -> Function:
     name = function.__name__
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not any(map(is_unknown, (*args, *kwargs.values()))):
+        if not any(map(_holds_unknown, (*args, *kwargs.values()))):
             return own(*args, **kwargs)
         try:
             with choosing(NONE), unrecorded_if_it_raises():
@@ -83,6 +83,10 @@ def _or_stand_ins(function: Function, own: Function) -> Function:
     return call
 
 
+def _holds_unknown(x: Any) -> bool:
+    return any(map(is_unknown, x)) if type(x) in (tuple, list) else is_unknown(x)
+
+
 def _opaque(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Record an opaque call of a function with unknown numbers."""
     if function.__name__.endswith("_") or kwargs.get("inplace"):
@@ -92,7 +96,7 @@ def _opaque(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     taken = [found for found in types if found is not None]
     if types[0] is None or len(taken) < 2 or any(found != taken[0] for found in taken):
         raise UnknownNumbersError.of_item(function.__name__)
-    for x in (*args, *kwargs.values()):
+    for x in tree_flatten((args, kwargs))[0]:
         if is_unknown(x):
             x.tags.add(STAND_IN)
     with unrecorded_if_it_raises():
