@@ -61,6 +61,11 @@ ROW_MAJOR_UNLESS_CHANNELS = frozenset(
 """Calls that keep channels last, which only 4- and 5-dimensional tensors have; else row-major."""
 
 
+def has_own_order(bsym: BoundSymbol) -> bool:
+    """True for a call whose result is row-major, or is unless channels are last, in any case."""
+    return bsym.sym.id in ROW_MAJOR or bsym.sym.id in ROW_MAJOR_UNLESS_CHANNELS
+
+
 def raises_number(bsym: BoundSymbol) -> bool:
     """True for `torch.pow` of a number and a tensor, whose result torch allocates row-major."""
     return bsym.sym.id == "torch.pow" and not isinstance(bsym.args[0], TensorProxy)
