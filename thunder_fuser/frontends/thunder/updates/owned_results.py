@@ -20,7 +20,7 @@ from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.claims.operands import elements, is_static
 from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.frontends.thunder.claims.targets import primitives
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
@@ -78,8 +78,9 @@ def _shown_tensor(symbol: BoundSymbol) -> _Shown | None:
     while name not in given and name in sources:
         source, shown = sources[name]
         name = source.name
-        is_expanded |= is_static(shown.shape) and shown.numel > source.numel
-        is_view |= tuple(shown.shape) != tuple(source.shape)
+        if is_static(shown.shape) and is_static(source.shape):
+            is_expanded |= elements(shown) > elements(source)
+            is_view |= tuple(shown.shape) != tuple(source.shape)
     if name == outs[0].name:
         return None
     shows = name in given or is_expanded
