@@ -40,7 +40,8 @@ LAYERS = (
 )
 # The same of the files and folders of the Thunder frontend.
 LAYERS_OF_THUNDER = (
-    *("remembered", "jit_options", "fuel", "claims", "composites", "autograd"),
+    *("remembered", "jit_options", "fuel", "claims", "composites"),
+    *("fake_arguments", "autograd"),
     *("torch_functions", "opaque_calls", "numbers", "as_in_torch", "lookasides"),
     *(
         "trace",

@@ -2,7 +2,8 @@
 
     python -m tests.fuzz --kind torch --seed 0 --count 1000
 
-Kinds: torch, functions through thunder.jit against eager torch; calls, such with products,
+Kinds: torch, functions through thunder.jit against eager torch; functions, such of calls of
+torch.nn.functional; calls, such with products,
 attention, convolutions, writes and sorts of torch between, and budgets, whose memory is counted;
 fusion, fusions of the op tables against float64; definition, calls of `fd` with open sizes, each
 against its meaning in torch, called several times, against float64; sizes, definitions of open and
@@ -30,7 +31,12 @@ import thunder_fuser
 from tests.fuzz.definitions.judge import judge_definitions
 from tests.fuzz.folds import device_of_folds, missing_errors, program_of_folds
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
-from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
+from tests.fuzz.generate import (
+    program_of_functions,
+    program_of_norms,
+    program_with_calls,
+    random_program,
+)
 from tests.fuzz.gpus import gpu_of, judge_on_gpus
 from tests.fuzz.judge import Verdict, judge
 from tests.fuzz.kernels import Device
@@ -128,6 +134,7 @@ def _definitions(judged: Judge, given: argparse.Namespace) -> Iterator[str]:
 
 _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "torch": partial(_torch, made=random_program, memory=False),
+    "functions": partial(_torch, made=program_of_functions, memory=False),
     "calls": partial(_torch, made=program_with_calls, memory=True),
     "fusion": partial(_definitions, judge_fusions),
     "definition": partial(_definitions, judge_definitions),

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.fuzz.functional import FUNCTIONAL
+from tests.fuzz.images import IMAGE_PLACES
 from tests.fuzz.maker import Maker
 from tests.fuzz.program import Program
 from tests.fuzz.rows import CALLS, POINTWISE, REDUCTIONS, UPDATES, VIEWS
@@ -13,15 +15,20 @@ from tests.fuzz.tables import PLACES, Row
 
 _PLACE = re.compile(r"\{(\w+)\}")
 _WITH_CALLS = (CALLS, POINTWISE, REDUCTIONS, VIEWS)
-_GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES)
+_GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES, FUNCTIONAL)
+_PLACES = {**PLACES, **IMAGE_PLACES}
 _MODULATED = "{x}, {x}.shape[-1:], {last}, {last}) * (1 + {modulation}) + {modulation}"
 _NORMS = (
     *(row for row in REDUCTIONS if re.search("norm|softmax|loss", row.text)),
     Row(f"F.layer_norm({_MODULATED}", "f"),
 )
 _OF_ROWS = (2, 3, 4, 6, 8, 16, 17, 32, 33, 36, 64, 96, 100, 128, 250, 256, 512, 1000)
-# How often each group is drawn from: mixed; arithmetic; views of views; updates in place; folds.
-_THEMES = ((4, 2, 3, 1), (6, 0.5, 1, 0.3), (1, 0.3, 5, 0.5), (1, 0.3, 3, 4), (2, 4, 2, 0.2))
+# How often each group is drawn from: mixed; arithmetic; views of views; updates in place; folds;
+# torch.nn.functional.
+_THEMES = (
+    *((4, 2, 3, 1, 1), (6, 0.5, 1, 0.3, 0.3), (1, 0.3, 5, 0.5, 0.3)),
+    *((1, 0.3, 3, 4, 0.3), (2, 4, 2, 0.2, 0.5), (2, 0.5, 2, 0.3, 5)),
+)
 
 
 def program_with_calls(seed: int) -> Program:
@@ -39,6 +46,12 @@ def random_program(seed: int, only: Sequence[Row] = ()) -> Program:
     if only:
         return _grown(p, seed, [only], (1,))
     return _grown(p, seed, _GROUPS, p.rng.choice(_THEMES))
+
+
+def program_of_functions(seed: int) -> Program:
+    """Calls of torch.nn.functional and little beside them; with gradients as a rule."""
+    p = Maker(seed, gradients=seed % 5 < 4, ranks=(2, 2, 3, 3, 4, 4, 5))
+    return _grown(p, seed, _GROUPS, _THEMES[-1])
 
 
 def program_of_norms(seed: int) -> Program:
@@ -65,7 +78,7 @@ def grow(p: Maker, row: Row) -> bool:
     x, known = p.tensor(name), len(p.arguments)
 
     def filled(place: re.Match[str]) -> str:
-        return name if place[1] == "x" else PLACES[place[1]](p, x)
+        return name if place[1] == "x" else _PLACES[place[1]](p, x)
 
     text = _PLACE.sub(filled, row.text)
     added = p.add(text.removeprefix("! "), row.text, not text.startswith("! "))

@@ -22,7 +22,9 @@ FLOATS = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.flo
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.int16)
 MAX_NUMEL = 6_000
 _INTEGER = re.compile(r"torch\.u?int\d")
-_INDEXED = re.compile(r"\{(indices|classes|dim_and_indices|dim_and_gathered|\w+_source)\}")
+_INDEXED = re.compile(
+    r"\{(indices|classes|several_classes|bags|dim_and_indices|dim_and_gathered|\w+_source)\}"
+)
 """Integers that say where, in rows that convert nothing to them."""
 _MOMENTS = re.compile(r"torch\.(var|std)|_norm\(")
 

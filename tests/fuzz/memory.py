@@ -46,11 +46,12 @@ def misjudged_peaks(
     for trace in backward:
         results, (saved, others) = forward.bound_symbols[-1].args
         outputs = [values[p.name] for p in results["flat_output"] if hasattr(p, "name")]
-        (given_back,) = (
+        unpacked = (
             b.output
             for b in trace.bound_symbols
             if b.sym.id is PrimIDs.UNPACK_SEQUENCE and b.args[0].name == "cotangents"
         )
+        given_back = next(unpacked, ())  # None that a backward of zeros reads.
         arguments = {
             "saved_for_backward": [[values[p.name] for p in saved], list(others)],
             "cotangents": [

@@ -127,7 +127,8 @@ REDUCTIONS = (
     Row("torch.matmul({x}, {columns})", "f"),
     Row("F.linear({x}, {columns}.t())", "f", 0.5),
     *(Row(f"F.max_pool{k}d({{x}}, {{window}})", "f", 0.5) for k in (1, 2, 3)),
-    *(Row(f"F.max_pool{k}d({{x}}, {{window}}, dilation=2)", "f", 0.3) for k in (1, 2)),
+    # Without padding: torch takes an element outside the row for a window that has none.
+    *(Row(f"F.max_pool{k}d({{x}}, {{count}}, {{count}}, dilation=2)", "f", 0.3) for k in (1, 2)),
     *(Row(f"F.avg_pool{k}d({{x}}, {{window}})", "f", 0.5) for k in (1, 2, 3)),
     Row("F.avg_pool2d({x}, {window}, count_include_pad=False)", "f", 0.3),
     Row("F.max_pool2d({x}, {window}, return_indices=True)", "f", 0.3),

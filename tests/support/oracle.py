@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from tests.support import oracle_calls, oracle_reductions, oracle_scans
+from tests.support.oracle_periods import between_corners
 from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -259,6 +260,7 @@ class Oracle:
             for k, value in zip(uncertain, corner, strict=True):
                 displaced[k] = value
             worst = torch.maximum(worst, _gap(self.evaluator.pointwise(expr, displaced), base))
+        worst = torch.maximum(worst, between_corners(expr.op, operands, errors))
         for k in uncertain:
             # A condition has two values, and a choice depends on the chosen: corners say it all.
             if operands[k].dtype is not torch.bool and expr.op != "where":

@@ -50,6 +50,8 @@ def bound(
         info = torch.finfo(compute_dtype(expr.output.dtype).torch)
         terms = row.terms(shapes, attributes)
         come = come + (terms + 1) * info.eps * largest * bool(terms)
+        # Each product may be below the least number.
+        come = come + terms * info.smallest_normal * info.eps * (largest > 0)
         if "bias" in expr.parameters:
             # A library may round the product before it adds the bias.
             come = come + torch.finfo(expr.output.dtype.torch).eps * largest

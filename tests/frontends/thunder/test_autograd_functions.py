@@ -348,3 +348,45 @@ class Dirty(Negated):
 def test_a_function_that_updates_its_argument_is_refused(kind: Any, message: str) -> None:
     with pytest.raises(NotImplementedError, match=message):
         jit(lambda x: kind.apply(x * 2))(torch.ones(3, requires_grad=True))
+
+
+class KeepsAttributes(torch.autograd.Function):
+    """Keeps what it computes as attributes of the context, beside what it saves."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = x.exp()
+        ctx.save_for_backward(x)
+        ctx.kept, ctx.factor = (result, x * 3), 2
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        first, second = ctx.kept
+        return gradients[0] * first * x * ctx.factor + second
+
+
+class KeepsInContext(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+        ctx.x, ctx.doubled = inputs[0], output * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (result,) = ctx.saved_tensors
+        return gradients[0] * result * ctx.x + ctx.doubled
+
+
+@pytest.mark.parametrize("function", [KeepsAttributes, KeepsInContext])
+def test_tensors_that_are_attributes_of_the_context(function: Any) -> None:
+    x = torch.arange(1.0, 5.0, requires_grad=True)
+    for program in (function.apply, lambda x: function.apply(x * 1) * 3):
+        (found,) = torch.autograd.grad(jit(program)(x).sum(), x)
+        (expected,) = torch.autograd.grad(program(x).sum(), x)
+        torch.testing.assert_close(found, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import thunder_fuser
 from tests.frontends.thunder.programs import check, jit
 from tests.support.shares import each_value
 
@@ -68,6 +70,22 @@ def test_gaussian_loss_of_variances_below_eps() -> None:
     )
 
 
+def test_a_smooth_loss_without_a_smooth_part() -> None:
+    """It is fused, as the loss of distances is."""
+    x = torch.tensor([0.0, 1.0, -2.0, math.inf])
+    same_as_eager(lambda x, y: F.smooth_l1_loss(x, y, beta=0.0), x, x.flip(0))
+    compiled = jit(lambda x, y: F.smooth_l1_loss(x, y, beta=0.0))
+    compiled(x, x.flip(0))
+    assert not thunder_fuser.refusals(compiled)
+
+
+def test_a_cross_entropy_lies_in_memory_as_its_probabilities() -> None:
+    x, t = torch.rand(2, 3, 4, 5), torch.rand(2, 4, 3, 5).transpose(1, 2)
+    for given in ((x, t), (t, x)):
+        program = partial(F.binary_cross_entropy, reduction="none")
+        assert jit(program)(*given).stride() == program(*given).stride()
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum", "batchmean"])
 @pytest.mark.parametrize("is_log", [False, True])
 def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> None:
@@ -75,6 +93,12 @@ def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> 
     logits = torch.tensor([[-1.0, -0.5, -2.0, 0.0], [-1.0, -0.5, -2.0, 0.0]])
     same_as_eager(
         lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=is_log), logits, targets
+    )
+    # A gradient of 0 passes a logarithm that is NaN.
+    same_as_eager(
+        lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=is_log) * x.new_zeros(4),
+        logits,
+        targets,
     )
 
 

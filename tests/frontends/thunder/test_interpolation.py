@@ -187,3 +187,18 @@ def test_windows_hold_all_results_that_read_an_element() -> None:
                     assert starts[element] <= result < starts[element] + windows.taps
                 longest = max(map(read.count, read))
                 assert windows.taps <= longest + 2 or line.a * 2 < line.c
+
+
+def test_repeated_elements_in_front_of_a_torch_call_have_memory_of_their_own() -> None:
+    """Not fused, they are an expanded tensor, in which an update would show several times."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = F.interpolate(F.unfold(x, 1)[None, None], size=9)
+        return y, F.interpolate(y.flatten(0, 1), scale_factor=(0.5, 2), mode="bicubic")
+
+    x = torch.tensor([[[[1.0, 2.0]]]])
+    ours, eager = jit(program)(x), program(x)
+    for made in (ours, eager):
+        made[0].add_(torch.arange(9.0))
+    assert ours[0].stride() == eager[0].stride()
+    torch.testing.assert_close(ours, eager)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -145,6 +145,31 @@ def test_fills_are_converted() -> None:
 )
 def test_fills_that_do_not_fit(number: float, dtype: torch.dtype) -> None:
     assert_both_raise(lambda x: torch.full((2,), number, dtype=dtype) + x, torch.ones(2))
+
+
+FILLS: Mapping[str, Callable[[Tensor, float], Tensor]] = {
+    "full": lambda x, n: torch.full(x.shape, n, dtype=x.dtype) + x,
+    "full_like": lambda x, n: torch.full_like(x, n) + x,
+    "new_full": lambda x, n: x.new_full(x.shape, n) + x,
+    "scalar_tensor": lambda x, n: torch.scalar_tensor(n, dtype=x.dtype) + x,
+    "fill_": lambda x, n: (x * 2).fill_(n),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+@pytest.mark.parametrize("number", [1e30, -1e30, 100_000, 1e300])
+def test_an_element_that_is_alone_may_be_too_large(name: str, number: float) -> None:
+    """Torch fills a tensor of one element on a CPU with infinity, where it refuses two."""
+    fill = FILLS[name]
+    for shape in ((), (1,), (1, 1), (2,)):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            x = torch.ones(shape, dtype=dtype)
+            try:
+                fill(x, number)
+            except RuntimeError:
+                assert_both_raise(lambda x: fill(x, number), x)
+            else:
+                assert_equal(lambda x: fill(x, number), x)
 
 
 def test_nan_to_num_by_keyword() -> None:

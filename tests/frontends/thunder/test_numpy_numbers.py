@@ -67,3 +67,10 @@ INDICES: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", INDICES)
 def test_an_array_is_an_index(name: str) -> None:
     check(INDICES[name], torch.randn(3, 4, requires_grad=True))
+
+
+def test_an_array_as_an_operand_is_refused() -> None:
+    """The numbers of an array are read again by `torch.from_numpy` only."""
+    array = np.ones((3, 4), dtype=np.float32)
+    with pytest.raises(NotImplementedError, match=r"add of a tensor .* torch\.from_numpy\(array\)"):
+        jit(lambda x: x + array)(torch.ones(3, 4))

@@ -224,3 +224,55 @@ def test_instance_norms_of_one_value_are_refused() -> None:
     norm = torch.nn.InstanceNorm2d(3, track_running_stats=True)
     with pytest.raises(ValueError, match="more than 1 spatial element"):
         jit(norm)(torch.ones(2, 3, 1, 1))
+
+
+LINEAR: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "unfold": (IMAGE, lambda x: F.unfold(x, 2, 1, 2, 2)),
+    "bicubic": (IMAGE, lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic")),
+    "antialias": (
+        IMAGE,
+        lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True),
+    ),
+    "affine_grid": ((2, 2, 3), lambda x: F.affine_grid(x, [2, 1, 3, 4], align_corners=False)),
+    "bias": (
+        (3,),
+        lambda b: F.conv_transpose2d(torch.ones(1, 2, 4, 4), torch.ones(2, 3, 2, 2), b),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_call_saves_no_operand_for_its_gradient(name: str) -> None:
+    """So the caller may change it before the backward, as in eager code."""
+    torch.manual_seed(0)
+    shape, program = LINEAR[name]
+    x = torch.randn(shape, requires_grad=True)
+    ours, eager = jit(program)(x), program(x)
+    with torch.no_grad():
+        x.fill_(torch.nan)
+    cotangent = torch.randn(eager.shape)
+    (found,), (expected,) = (torch.autograd.grad(y, x, cotangent) for y in (ours, eager))
+    torch.testing.assert_close(found, expected)
+
+
+class _Kept(torch.autograd.Function):
+    """A square that keeps its operand where autograd does not see it: one call of torch, since it
+    updates a tensor that it makes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept = x
+        return x.clone().mul_(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return 2 * ctx.kept * gradients[0]
+
+
+def test_functions_in_python_get_their_operands_again() -> None:
+    """Autograd functions keep tensors as attributes, unseen."""
+    x = torch.arange(1.0, 5.0, requires_grad=True)
+    program = _Kept.apply
+    (found,) = torch.autograd.grad(jit(program)(x).sum(), x)
+    torch.testing.assert_close(found, 2 * x.detach())

@@ -208,3 +208,27 @@ def test_pools_without_gradients_are_fused() -> None:
     compiled = check(lambda x: torch.max_pool2d(F.relu(x), 3, 2, 1) * 2, x)
     assert len(fusions(compiled)) == 1
     assert left(compiled) == []
+
+
+FORMATS = {
+    "an image that looks like one of channels last": ((3, 2, 3, 4), (48, 1, 4, 12)),
+    "channels last": ((3, 2, 4, 4), (32, 1, 8, 2)),
+    "one channel": ((2, 1, 4, 4), (16, 1, 4, 1)),
+    "rows": ((3, 2, 4, 4), (32, 16, 4, 1)),
+    "a volume": ((2, 2, 3, 3, 4), (72, 1, 24, 8, 2)),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_results_have_the_memory_format_of_the_operand(name: str, requires_grad: bool) -> None:
+    sizes, strides = FORMATS[name]
+    x = torch.randn(200).as_strided(sizes, strides).requires_grad_(requires_grad)
+    k = len(sizes) - 2
+    largest, average = getattr(F, f"max_pool{k}d"), getattr(F, f"avg_pool{k}d")
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return largest(x, 2), average(x, 2), largest(x, 2, return_indices=True)[0]
+
+    for ours, eager in zip(jit(program)(x), program(x), strict=True):
+        assert ours.stride() == eager.stride()

@@ -505,3 +505,18 @@ def test_einsum(equation: str) -> None:
         )
     )
     torch.testing.assert_close(ours, eager, check_stride=True)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_norm_that_is_updated_is_row_major(requires_grad: bool) -> None:
+    """Its decomposition ends with a view of what lies as the operand does."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, z = F.group_norm(x.permute(0, 2, 1), 2), F.group_norm(x.permute(0, 2, 1), 1)
+        y.mul_(2)
+        return y, z
+
+    x = torch.randn(2, 5, 4, requires_grad=requires_grad)
+    ours, eager = jit(program)(x), program(x)
+    torch.testing.assert_close(ours, eager)
+    assert [y.stride() for y in ours] == [y.stride() for y in eager]

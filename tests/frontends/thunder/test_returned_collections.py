@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +53,39 @@ def namespace(x: Tensor) -> Any:
     return SimpleNamespace(x=x * 2, name="y", inner=[x.sin(), {"y": x}])
 
 
-PROGRAMS = [ordered, nested, moved, with_default, lists, constants, namespace]
+class Named(dict[str, Any]):
+    """A program's own kind of dictionary, with an attribute."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(**items)
+        self.first = next(iter(items))
+
+    def __repr__(self) -> str:
+        return f"Named({self.first}, {dict(self)})"
+
+
+class Frozen(OrderedDict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self:
+            raise TypeError("it is written once")
+        super().__setitem__(key, value)
+
+
+class Listed(defaultdict[str, list[Any]]):
+    pass
+
+
+def own_classes(x: Tensor) -> Any:
+    listed = Listed(list)
+    listed["a"].append(x.cos())
+    return Named(a=x * 2, b=Named(c=x.sin())), Frozen(d=x * 3), listed
+
+
+def users(x: Tensor) -> Any:
+    return UserDict(a=x * 2), UserList([x.sin(), UserList([x.cos()])])
+
+
+PROGRAMS = [ordered, nested, moved, with_default, lists, constants, namespace, own_classes, users]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

@@ -216,3 +216,10 @@ def test_a_product_by_an_operator_is_no_update() -> None:
     kept = x.clone()
     torch.testing.assert_close(jit(program)(x, y), kept @ y)
     assert torch.equal(x, kept)
+
+
+def test_new_tensors_by_an_old_method() -> None:
+    def program(x: Tensor) -> Any:
+        return x.new([1, 2]) + x[0, 0], x.new(2, 3).zero_(), x.new().sum(), x.new(x) * 2
+
+    check(program, torch.randn(2, 3, dtype=torch.float64, requires_grad=True))

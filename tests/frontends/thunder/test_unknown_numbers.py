@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -165,3 +166,22 @@ def test_a_call_that_cannot_take_the_number_is_named(name: str) -> None:
 def test_a_method_that_thunder_takes_for_another_function() -> None:
     """`x.unfold(1, 2, 1)` is no `torch.nn.functional.unfold`."""
     check(lambda x: x.unfold(1, 2, 1) * 2, torch.randn(2, 4, 3))
+
+
+NUMBERS: dict[str, tuple[Callable[..., Any], str]] = {
+    "a format": (lambda x, n: (f"{n:.2f}", x), "format of '.2f': its result depends"),
+    "a space": (lambda x, n: torch.logspace(0, n, 3), "logspace: its result depends"),
+    "a width": (lambda x, n: F.pad(x, (int(n), 1)), "depends on a number"),
+    "a width as it is": (lambda x, n: F.pad(x, (n, 1)), "pad: its result depends"),
+    "rounded": (lambda x, n: x * round(n), "depends on a number"),
+    "rounded to digits": (lambda x, n: x * round(n, 2), "depends on a number"),
+    "a floor": (lambda x, n: x * math.floor(n), "depends on a number"),
+    "a remainder": (lambda x, n: x * divmod(n, 2)[1], "depends on a number"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_of_python_that_is_not_known_is_refused(name: str) -> None:
+    program, message = NUMBERS[name]
+    with pytest.raises(NotImplementedError, match=message):
+        jit(lambda x, n: program(x, n.item()))(torch.ones(4, 4), torch.tensor(1.5))

@@ -1,6 +1,6 @@
 """Lightning Thunder frontend: the executor, its claims and regions, and reports on fusions."""
 
-from thunder_fuser.frontends.thunder import opaque_calls, patches, recipes, stand_ins, updates
+from thunder_fuser.frontends.thunder import fake_arguments, patches, recipes, updates
 from thunder_fuser.frontends.thunder.distributed import dtensors
 from thunder_fuser.frontends.thunder.fuser import executor
 from thunder_fuser.frontends.thunder.plans.meshes import mesh_plans
@@ -22,9 +22,8 @@ __all__ = [
     "segments",
 ]
 
-opaque_calls.register()
+fake_arguments.register()
 recipes.register()
 patches.register()
-stand_ins.register()
 updates.register()
 dtensors.register()

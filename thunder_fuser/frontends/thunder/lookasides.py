@@ -50,7 +50,7 @@ from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.autograd.torch_calls import WITH_CONSTANTS, with_constants
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
-from thunder_fuser.frontends.thunder.composites.creation import CREATION, as_stored
+from thunder_fuser.frontends.thunder.composites.creation import CREATION, new_full
 from thunder_fuser.frontends.thunder.composites.indexing import in_range
 from thunder_fuser.frontends.thunder.composites.losses import cross_entropy_of_probabilities
 from thunder_fuser.frontends.thunder.numbers import (
@@ -253,7 +253,7 @@ def _new(value: float, x: TensorProxy, *shape: Any) -> TensorProxy:
 def _new_full(x: TensorProxy, sizes: Sequence[Any], value: Any) -> TensorProxy:
     if isinstance(value, TensorProxy):
         raise Unusual
-    return _new(as_stored(value, x.dtype), x, sizes)
+    return new_full(x, sizes, value)
 
 
 def _cpu(x: TensorProxy) -> TensorProxy:

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial, wraps
-from types import FunctionType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -296,13 +295,3 @@ def _changed(func: OpOverload, args: Sequence[Any]) -> Iterator[torch.Tensor]:
         is_written = argument.alias_info is not None and argument.alias_info.is_write
         if isinstance(x, torch.Tensor) and (is_written or argument.name.startswith(_STATISTICS)):
             yield x
-
-
-def _without_values(original: Function, x: Any) -> Any:
-    """Return what stands for an argument on tensors without values: for a function, itself."""
-    return x if isinstance(x, FunctionType) else original(x)
-
-
-def register() -> None:
-    """Patch opaque calls to take functions."""
-    ltorch._get_fake_arg = partial(_without_values, ltorch._get_fake_arg)

@@ -3,24 +3,30 @@
 Such a number is known only as the program runs, and many decompositions ask for it: whether `alpha`
 is 1, or a slope is negative. Where one does, the call is opaque (`opaque_calls.py`). While torch
 runs it without values, to find the types of results and gradients, other numbers stand in for those
-that are unknown. The types must not depend on them: a size or a dimension is refused.
+that are unknown (`fake_arguments.py`). The types must not depend on them: a size or a dimension is
+refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
-import thunder.torch as ltorch
 import torch
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
-from thunder.core.proxies import NumberProxy, ProxyTag, TensorProxy
+from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 
+from thunder_fuser.frontends.thunder.fake_arguments import (
+    CHOICES,
+    NONE,
+    STAND_IN,
+    choosing,
+    is_unknown,
+)
 from thunder_fuser.frontends.thunder.opaque_calls import (
     call_opaquely,
     checked,
@@ -30,50 +36,10 @@ from thunder_fuser.frontends.thunder.opaque_calls import (
 from thunder_fuser.frontends.thunder.patches.patched import (
     UnknownNumbersError,
     UntraceableError,
-    is_patched,
 )
 from thunder_fuser.frontends.thunder.torch_functions import registered_calls, symbol_of
 
 Function = Callable[..., Any]
-
-ProxyTag.register_tag("STAND_IN")
-_TAG = ProxyTag.STAND_IN
-"""Of unknown numbers of opaque calls, whose types do not depend on them."""
-
-_STAND_INS: Mapping[type, Sequence[Any]] = {
-    float: (0.5, 0.25, 1.0, 7.5),
-    int: (1, 2, 0, 5),
-    bool: (True, False, True, False),
-    complex: (1j, 0.5, 2.0, 0.0),
-}
-"""Probabilities and slopes, ends of ranges, dimensions and counts: torch takes two at least."""
-_COUNT = 4
-_NONE = -1
-_choice: ContextVar[int | None] = ContextVar("choice", default=None)
-"""Which numbers stand in for unknown ones; None: the first ones, for those that have the tag."""
-
-
-@contextmanager
-def _chosen(choice: int) -> Iterator[None]:
-    token = _choice.set(choice)
-    try:
-        yield
-    finally:
-        _choice.reset(token)
-
-
-def _is_unknown(x: Any) -> bool:
-    return isinstance(x, NumberProxy) and x.value is None
-
-
-def _fake_argument(original: Function, x: Any) -> Any:
-    """Return what torch is called with in place of an argument, to find the types of results."""
-    if not (_is_unknown(x) and is_patched()):
-        return original(x)
-    choice = _choice.get()
-    if choice is None:
-        choice = 0 if _TAG in x.tags else _NONE
-    return original(x) if choice == _NONE else _STAND_INS[x.python_type][choice]
 
 
 def with_stand_ins(calls: Mapping[Function, Function]) -> dict[Function, Function]:
@@ -97,10 +63,10 @@ def _or_stand_ins(function: Function, own: Function) -> Function:
     name = function.__name__
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not any(map(_is_unknown, (*args, *kwargs.values()))):
+        if not any(map(_holds_unknown, (*args, *kwargs.values()))):
             return own(*args, **kwargs)
         try:
-            with _chosen(_NONE), unrecorded_if_it_raises():
+            with choosing(NONE), unrecorded_if_it_raises():
                 return own(*args, **kwargs)
         except Exception as refusal:
             is_named = isinstance(refusal, UnknownNumbersError) and refusal.names_call
@@ -117,18 +83,22 @@ def _or_stand_ins(function: Function, own: Function) -> Function:
     return call
 
 
+def _holds_unknown(x: Any) -> bool:
+    return any(map(is_unknown, x)) if type(x) in (tuple, list) else is_unknown(x)
+
+
 def _opaque(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Record an opaque call of a function with unknown numbers."""
     if function.__name__.endswith("_") or kwargs.get("inplace"):
         raise UnknownNumbersError.of_item(function.__name__)
     record = partial(call_opaquely, checked(function), function.__name__, args, kwargs)
-    types = [_types_of(record, choice) for choice in range(_COUNT)]
+    types = [_types_of(record, choice) for choice in range(CHOICES)]
     taken = [found for found in types if found is not None]
     if types[0] is None or len(taken) < 2 or any(found != taken[0] for found in taken):
         raise UnknownNumbersError.of_item(function.__name__)
-    for x in (*args, *kwargs.values()):
-        if _is_unknown(x):
-            x.tags.add(_TAG)
+    for x in tree_flatten((args, kwargs))[0]:
+        if is_unknown(x):
+            x.tags.add(STAND_IN)
     with unrecorded_if_it_raises():
         return record()
 
@@ -136,7 +106,7 @@ def _opaque(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _types_of(record: Function, choice: int) -> list[Any] | None:
     """Return the types of the results of a call, which is not recorded; None if it raises."""
     found: list[Any] | None = None
-    with suppress(Exception), unrecorded_if_it_raises(), unlogged(), _chosen(choice):
+    with suppress(Exception), unrecorded_if_it_raises(), unlogged(), choosing(choice):
         results = tree_flatten(record())[0]
         found = [
             (tuple(x.shape), x.dtype) if isinstance(x, TensorProxy) else type(x) for x in results
@@ -147,8 +117,3 @@ def _types_of(record: Function, choice: int) -> list[Any] | None:
 
 class _DoneError(Exception):
     """Raised so that a call is not recorded."""
-
-
-def register() -> None:
-    """Patch what Thunder calls torch with to find types of results."""
-    ltorch._get_fake_arg = partial(_fake_argument, ltorch._get_fake_arg)

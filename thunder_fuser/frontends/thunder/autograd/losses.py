@@ -11,7 +11,10 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule
 from thunder_fuser.frontends.thunder.composites.arguments import wide
-from thunder_fuser.frontends.thunder.composites.losses import BINARY_CROSS_ENTROPY
+from thunder_fuser.frontends.thunder.composites.losses import (
+    BINARY_CROSS_ENTROPY,
+    NEGATIVE_ENTROPY,
+)
 
 _LEAST = 1e-12
 """Torch divides by no smaller variance of a probability."""
@@ -62,7 +65,16 @@ def _binary_cross_entropy(
     return result
 
 
+def _negative_entropy(t: TensorProxy) -> TensorProxy:
+    """The gradient of torch's xlogy(t, t): NaN at 0, and 0 times a logarithm of NaN is 0."""
+    result: TensorProxy = NEGATIVE_ENTROPY(t)
+    g = get_grad(result)
+    put_grad(t, ltorch.where((g == 0) & (t == t), 0.0, g * ltorch.log(t)) + g * t / t)
+    return result
+
+
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.nll_loss": _nll_loss,
     BINARY_CROSS_ENTROPY.id: _binary_cross_entropy,
+    NEGATIVE_ENTROPY.id: _negative_entropy,
 }

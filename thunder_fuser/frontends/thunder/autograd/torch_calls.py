@@ -9,8 +9,10 @@ differentiated by the operands that require a gradient, wherever they stand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache, partial
+from inspect import unwrap
+from types import BuiltinFunctionType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -24,10 +26,12 @@ from thunder.core.trace import detached_trace
 from thunder.core.transforms import augmented_forward_impls, backward_impls
 from thunder.executors.torchex import _always_executable, ex
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 
 from thunder_fuser.frontends.thunder.autograd.draws import refuse_draws
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import requires_gradient
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, gradient_of_part
+from thunder_fuser.frontends.thunder.fake_arguments import fake_arguments
 
 Function = Callable[..., Any]
 
@@ -48,15 +52,16 @@ def rule_of(bsym: BoundSymbol) -> Rule | None:
 
 def _once_more(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
     operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, TensorProxy)]
-    given = {x.name for x in operands}
-    result = tree_map(lambda x: _not_an_operand(x, given), symbol(*args, **kwargs))
+    names = {x.name for x in operands}
+    result = tree_map(lambda x: _not_an_operand(x, names), symbol(*args, **kwargs))
     wanted = _wanted(operands)
     results = [x for x in tree_flatten(result)[0] if isinstance(x, TensorProxy)]
     cotangents = [gradient_of_part(x) for x in results if _is_inexact(x)]
     function = _function(symbol)
-    wanted = _reached(function, wanted, args, kwargs)
+    wanted, unread = _needs(function, wanted, args, kwargs)
     if wanted:
-        found = _backward(function, symbol.id)(wanted, args, kwargs, *cotangents)
+        given = _with_zeros(unread, args, kwargs)
+        found = _backward(function, symbol.id)(wanted, *given, *cotangents)
         for k, gradient in zip(wanted, found, strict=True):
             put_grad(operands[k], gradient)
     return result
@@ -77,7 +82,7 @@ def with_constants(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
     if len(given) < 2 or not wanted:
         return results
     with FakeTensorMode():
-        _, roots = _run(_function(symbol), wanted, *tree_map(ltorch._get_fake_arg, (args, kwargs)))
+        _, roots = _run(_function(symbol), wanted, *fake_arguments(args, kwargs))
     for x, root in zip(given, roots, strict=True):
         if not root.requires_grad:
             x.tags.add(ProxyTag.CONSTANT_OF_TORCH)
@@ -110,21 +115,68 @@ def is_backward_of_call(symbol: Symbol) -> bool:
     return symbol.id in _BACKWARDS
 
 
-def _reached(
+def _needs(
     function: Function, wanted: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[int, ...]:
-    """Return those of the operands that gradients of the results go to: all of them where the
-    function looks at numbers, or torch has no derivative, which it says when a gradient is needed.
+) -> tuple[tuple[int, ...], frozenset[int]]:
+    """Return those of the wanted operands that gradients of the results go to, and the operands
+    whose numbers the gradients do not hang on, as those of a linear function.
+
+    All of them are reached, and none is unread, where the function looks at numbers, or torch has
+    no derivative, which it says when a gradient is needed.
     """
+    saved = set[int]()
+
+    def save(x: torch.Tensor) -> torch.Tensor:
+        saved.add(_storage(x))
+        return x
+
     with FakeTensorMode():
-        given = tree_map(ltorch._get_fake_arg, (args, kwargs))
+        given, given_kwargs = fake_arguments(args, kwargs)
         try:
-            leaves, roots = _run(function, wanted, *given)
+            with saved_tensors_hooks(save, lambda x: x):
+                leaves, roots = _run(function, wanted, given, given_kwargs)
             seeds = [torch.empty_like(x) if x.requires_grad else None for x in roots]
             found = _differentiated(roots, leaves, seeds)
         except (DataDependentOutputException, *_UNDERIVED):
-            return tuple(wanted)
-    return tuple(k for k, gradient in zip(wanted, found, strict=True) if gradient is not None)
+            return tuple(wanted), frozenset()
+    operands = [x for x in tree_flatten((given, given_kwargs))[0] if isinstance(x, torch.Tensor)]
+    reached = tuple(k for k, gradient in zip(wanted, found, strict=True) if gradient is not None)
+    # What autograd saves of the way may hang on any operand.
+    is_known = _is_torchs(function) and saved <= set(map(_storage, operands))
+    unread = (k for k, x in enumerate(operands) if is_known and _storage(x) not in saved)
+    return reached, frozenset(k for k in unread if operands[k].is_floating_point())
+
+
+def _storage(x: torch.Tensor) -> int:
+    """Return what the memory of a tensor is known by; a detached one shares it."""
+    found: int = x.untyped_storage()._cdata
+    return found
+
+
+def _is_torchs(function: Function) -> bool:
+    """True for a function whose gradients read what torch's nodes save, and nothing else: not for
+    autograd functions in Python, which may keep tensors as attributes.
+    """
+    inner = unwrap(function)
+    module = getattr(inner, "__module__", None)
+    return isinstance(inner, BuiltinFunctionType) or module in _OF_TORCH
+
+
+_OF_TORCH = ("torch.nn.functional", "torch.functional")
+
+
+def _with_zeros(
+    unread: Container[int], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the arguments with zeros in the place of operands, which are not saved then."""
+    given, spec = tree_flatten((args, kwargs))
+    places = [k for k, x in enumerate(given) if isinstance(x, TensorProxy)]
+    for k, place in enumerate(places):
+        x = given[place]
+        if k in unread and type(x) is TensorProxy:
+            given[place] = ltorch.full(tuple(x.shape), 0, device=x.device, dtype=x.dtype)
+    found: tuple[Any, Any] = tree_unflatten(given, spec)
+    return found
 
 
 def _types(

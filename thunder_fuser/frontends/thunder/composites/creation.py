@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy
 import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
+from thunder.core.devices import to_device
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.frontends.thunder.composites.arguments import constant, rounded, wide
@@ -190,7 +191,8 @@ def _clone(x: TensorProxy, *, memory_format: Any = torch.preserve_format) -> Ten
 def _full(size: Any, fill_value: Any, **options: Any) -> TensorProxy:
     if type(fill_value) is complex and options.get("dtype") is None:
         options["dtype"] = torch.full((), fill_value, device="cpu").dtype
-    return ltorch.full(size, as_stored(fill_value, options.get("dtype")), **options)
+    alone = _is_alone(size, options.get("device") or torch.get_default_device())
+    return ltorch.full(size, as_stored(fill_value, options.get("dtype"), alone=alone), **options)
 
 
 def _scalar_tensor(s: Any, **options: Any) -> TensorProxy:
@@ -203,19 +205,34 @@ def _scalar_tensor(s: Any, **options: Any) -> TensorProxy:
 
 def _full_like(input: TensorProxy, fill_value: Any, **options: Any) -> TensorProxy:
     dtype = options.get("dtype")
-    stored = as_stored(fill_value, input.dtype if dtype is None else dtype)
+    alone = _is_alone(input.shape, options.get("device") or input.device)
+    stored = as_stored(fill_value, input.dtype if dtype is None else dtype, alone=alone)
     return ltorch.full_like(input, stored, **options)
 
 
-def as_stored(number: Any, dtype: Any) -> Any:
+def new_full(x: TensorProxy, sizes: Sequence[Any], value: Any) -> TensorProxy:
+    """A tensor of a number, with the device and dtype of `x`."""
+    stored = as_stored(value, x.dtype, alone=_is_alone(sizes, x.device))
+    return ltorch.full(tuple(sizes), stored, device=x.device, dtype=x.dtype)
+
+
+def _is_alone(sizes: Any, device: Any) -> bool:
+    """True for a tensor of one element in a CPU's memory."""
+    each = sizes if isinstance(sizes, Sequence) else (sizes,)
+    return all(type(n) is int and n == 1 for n in each) and to_device(device).type == "cpu"
+
+
+def as_stored(number: Any, dtype: Any, *, alone: bool = False) -> Any:
     """Return a number as a new tensor of a dtype stores it: integers are cut off, not refused.
     Raises torch's error for one that does not fit. None is the dtype that torch takes for it.
+
+    alone  it is the only element, and in a CPU's memory: torch takes any fp32 number for fp16 then,
+           and stores infinity
     """
     if type(number) not in (bool, int, float, complex):
         return number
     stored = None if dtype is None else dtypes.to_torch_dtype(dtypes.to_dtype(dtype))
-    # Of two elements: torch fills a single one without its check of 16-bit floats.
-    given = torch.full((2,), number, dtype=stored, device="cpu")
+    given = torch.full((1 if alone else 2,), number, dtype=stored, device="cpu")
     is_exact = not (given.is_floating_point() or given.is_complex())
     return given[0].item() if is_exact else number
 

@@ -61,8 +61,10 @@ def _smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> TensorProxy:
+    if beta == 0:
+        return _l1_loss(input, target, size_average, reduce, reduction)
     _pair(input, target)
-    if beta <= 0:
+    if beta < 0:
         raise Unusual
     z = ltorch.abs(wide(input) - wide(target))
     near = ltorch.where(z >= beta, beta, z)
@@ -89,7 +91,8 @@ def _huber_loss(
 def _of_probabilities(
     x: TensorProxy, t: TensorProxy, weight: TensorProxy | None = None
 ) -> TensorProxy:
-    losses = (t - 1) * _bounded(ltorch.log1p(-x)) - t * _bounded(ltorch.log(x))
+    # In the memory order of x.
+    losses = _bounded(ltorch.log1p(-x)) * (t - 1) - _bounded(ltorch.log(x)) * t
     return losses if weight is None else losses * weight
 
 
@@ -165,6 +168,16 @@ def cross_entropy_of_probabilities(
     return loss / (input.numel // classes) if reduction == "mean" else loss
 
 
+def _negative_entropy(t: TensorProxy) -> TensorProxy:
+    return ltorch.where(t == 0, 0.0, t * ltorch.log(t))
+
+
+NEGATIVE_ENTROPY = Symbol(
+    "negative_entropy", meta=_negative_entropy, id="thunder_fuser.negative_entropy"
+)
+"""xlogy of equal operands, with a grad transform of its own."""
+
+
 def _kl_div(
     input: TensorProxy,
     target: TensorProxy,
@@ -178,8 +191,7 @@ def _kl_div(
     if log_target:
         losses = ltorch.exp(t) * (t - x)
     else:
-        # The product's own gradient, NaN at 0, as torch's xlogy gives it for equal operands.
-        losses = ltorch.where(t == 0, 0.0, t * ltorch.log(t)) - t * x
+        losses = NEGATIVE_ENTROPY(t) - t * x
     losses = rounded(losses, input)
     if reduction == "batchmean" and input.ndim:
         return _reduced(losses, "sum", size_average, reduce) / input.shape[0]

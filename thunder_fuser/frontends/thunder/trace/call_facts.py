@@ -51,17 +51,19 @@ ROW_MAJOR = frozenset(
         *("softmax", "log_softmax", "nn.functional.softmin", "nn.functional.logsigmoid"),
         *("layer_norm", "masked_fill", "tril", "triu"),
         *("nn.functional.cross_entropy", "nn.functional.nll_loss"),
-        *("Tensor.repeat", "tile", "repeat_interleave"),
+        *("Tensor.repeat", "tile", "repeat_interleave", "nn.functional.avg_pool3d"),
     )
 )
 ROW_MAJOR_UNLESS_CHANNELS = frozenset(
     f"torch.{name}"
     for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
-) | {
-    norms.BATCH_NORM.id,
-    *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
-}
+) | {norms.BATCH_NORM.id}
 """Calls that keep channels last, which only 4- and 5-dimensional tensors have; else row-major."""
+
+
+def has_own_order(bsym: BoundSymbol) -> bool:
+    """True for a call whose result is row-major, or is unless channels are last, in any case."""
+    return bsym.sym.id in ROW_MAJOR or bsym.sym.id in ROW_MAJOR_UNLESS_CHANNELS
 
 
 def raises_number(bsym: BoundSymbol) -> bool:
@@ -93,7 +95,13 @@ IN_ANOTHER_ORDER = frozenset(
 """Calls that lie as a pointwise result of their operands, whose decomposition in Thunder does not
 start from the first operand itself."""
 
-IN_FORMAT = frozenset({"torch.nn.functional.interpolate", movement.ADAPTIVE_AVERAGE.id})
+IN_FORMAT = frozenset(
+    {
+        *("torch.nn.functional.interpolate", movement.ADAPTIVE_AVERAGE.id),
+        *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
+    }
+    - {pools.AVERAGE[3].id}
+)
 """Calls whose result has other sizes than their operand, whose memory format it has."""
 
 _IN_FORMAT_ON_CPUS = (

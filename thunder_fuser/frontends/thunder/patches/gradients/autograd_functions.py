@@ -10,6 +10,9 @@ of one name; here it is one argument, with the sum of its gradients, and one tha
 two names. So the function is replaced by one whose `forward` does all of this, and the transform is
 told not to count results.
 
+Tensors that a forward computes and keeps as attributes of the context were unknown in the backward;
+they are saved.
+
 A function that updates tensors which it makes (XSoftmax in transformers) raised, or read them as
 they were before. It is one call of torch, and so is its gradient.
 """
@@ -34,6 +37,7 @@ from thunder.core.interpreter import (
 )
 from thunder.core.prims import shallow_copy
 from thunder.core.proxies import TensorProxy, TorchAutogradFunctionCtxProxy
+from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, get_tracectx
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -174,7 +178,9 @@ def _with_context(kind: type[torch.autograd.Function], places: tuple[int, ...]) 
     def backward(ctx: Any, *gradients: Any) -> Any:
         constants = _kept(ctx)
         given = [torch.zeros_like(g) if k in constants else g for k, g in enumerate(gradients)]
+        _hide(ctx, True)
         found = kind.backward(ctx, *given)
+        _hide(ctx, False)
         if places == tuple(range(len(places))):
             return found
         return _summed(found)
@@ -206,6 +212,31 @@ def _keep_places(ctx: Any, output: Any) -> None:
     results = output if isinstance(output, tuple) else (output,)
     named = [getattr(result, "name", None) for result in results]
     ctx.__dict__["places"] = [k for k, name in enumerate(named) if name in marked]
+    _save_attributes(ctx)
+
+
+def _save_attributes(ctx: Any) -> None:
+    """Save the tensors among the attributes that a forward has set, behind those that it saves."""
+    saved, constants = ctx._tensors, ctx._const_for_backward
+    ctx.__dict__["own"] = len(saved)
+    names = {x.name for x in saved if isinstance(x, TensorProxy)}
+    for attribute, value in tuple(constants.items()):
+        tensors = [x for x in tree_iter(value) if isinstance(x, TensorProxy)]
+        new = {x.name: x for x in tensors if x.name not in names}
+        saved.extend(new.values())
+        names |= new.keys()
+        if tensors:
+            del constants[attribute]
+
+
+def _hide_attributes(ctx: Any, is_hidden: bool) -> None:
+    ctx.__dict__["hides"] = is_hidden
+
+
+def _saved_tensors(ctx: Any) -> tuple[TensorProxy, ...]:
+    """What is saved: while a backward runs, what its forward has saved by `save_for_backward`."""
+    state = ctx.__dict__
+    return tuple(ctx._tensors[: state["own"]] if state.get("hides") else ctx._tensors)
 
 
 def _kept_places(ctx: Any) -> list[int]:
@@ -247,6 +278,7 @@ def _save(original: Callable[..., None], ctx: Any, *tensors: Any) -> None:
 _keep: Callable[[Any, Any], None] = make_opaque(_keep_places)
 _apart: Callable[[Any], Any] = make_opaque(_apart_from)
 _kept: Callable[[Any], list[int]] = make_opaque(_kept_places)
+_hide: Callable[[Any, bool], None] = make_opaque(_hide_attributes)
 
 
 def _refuse_dirty(ctx: Any, *arguments: Any) -> None:
@@ -270,6 +302,7 @@ def register() -> None:
     TorchAutogradFunctionCtxProxy.save_for_backward = make_opaque(
         lambda ctx, *tensors: save(ctx, *tensors)
     )
+    TorchAutogradFunctionCtxProxy.saved_tensors = property(_saved_tensors)
     TorchAutogradFunctionCtxProxy.mark_non_differentiable = make_opaque(_mark)
     TorchAutogradFunctionCtxProxy.set_materialize_grads = _materialize
     TorchAutogradFunctionCtxProxy.mark_dirty = _refuse_dirty

@@ -4,16 +4,17 @@ Thunder's interpreter keeps track of elements by `len(held)`, `held[k]`, `held.a
 like, which the class may define: with a `__len__` that counts otherwise, or raises, as that of
 e3nn's `Irrep`, or an `append` that calls `super().append`, such objects raised an error, or a
 method ran twice. In Python `list.append(held, x)` calls no method of the class. Nor does it here,
-for functions compiled with this executor.
+for functions compiled with this executor. A `UserList` was asked for its elements as it was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
-from thunder.core import interpreter
+from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import WrappedValue, unwrap, wrap_const
 
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import (
@@ -248,6 +249,22 @@ def _method(
     return call(held, *args, **kw)
 
 
+class _Kinds(type):
+    """The type of what stands for `Sequence` where Thunder looks for tensors among elements."""
+
+    def __instancecheck__(cls, held: Any) -> bool:
+        """True for sequences with elements of their own; not for one whose methods a program
+        defines, such as a `UserList`, which has none before its `__init__` has run.
+        """
+        if not isinstance(held, Sequence):
+            return False
+        return not (is_patched() and isinstance(type(held).__getitem__, FunctionType))
+
+
+class _Elements(metaclass=_Kinds):
+    """Sequences whose elements Thunder may ask for."""
+
+
 def register() -> None:
     """Patch what the methods of lists and tuples do in Thunder's interpreter."""
     for kind in (list, tuple):
@@ -259,6 +276,7 @@ def register() -> None:
             if theirs is not None:
                 _LOOKASIDES[theirs] = partial(_method, _LOOKASIDES[theirs], ours, name)
     interpreter.populate_item_wrappers = partial(_wrap_items, interpreter.populate_item_wrappers)
+    jit_ext.Sequence = _Elements
     # Of its own code: `len` of what it interprets is Python's.
     interpreter.len = length_of
     lookasides = interpreter._default_lookaside_map

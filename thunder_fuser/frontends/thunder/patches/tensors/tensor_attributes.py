@@ -64,6 +64,16 @@ def _fill(self: Any, value: Any) -> Any:
     return self.copy_(torch.full_like(self, value) if isinstance(value, int | float) else value)
 
 
+def _new(self: Any, *data: Any, device: Any = None) -> Any:
+    known("new")
+    place = self.device if device is None else device
+    if len(data) == 1 and isinstance(data[0], torch.Tensor):
+        return data[0].view(data[0].shape)
+    if len(data) == 1 and isinstance(data[0], list | tuple) and not isinstance(data[0], torch.Size):
+        return torch.tensor(data[0], dtype=self.dtype, device=place)
+    return torch.empty(*(data or (0,)), dtype=self.dtype, device=place)
+
+
 def _positive(self: Any) -> Any:
     known("pos")
     if self.dtype == torch.bool:
@@ -172,6 +182,7 @@ _ATTRIBUTES: Mapping[str, Function] = {
 
 _OWN: Mapping[str, Function] = {
     "where": _where,
+    "new": _new,
     "fill_": _fill,
     "pos": _positive,
     "broadcast_to": _broadcast_to,

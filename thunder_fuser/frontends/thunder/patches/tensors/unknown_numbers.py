@@ -26,10 +26,25 @@ def _is_unknown(x: Any) -> bool:
     return isinstance(x, NumberProxy) and x.value is None and is_patched()
 
 
-def _value(number: NumberProxy, original: Callable[[Any], Any]) -> Any:
+def _value(number: NumberProxy, original: Callable[..., Any], *args: Any) -> Any:
     if _is_unknown(number):
         raise UnknownNumbersError.of_item()
-    return original(number)
+    return original(number, *args)
+
+
+def _quotient(number: NumberProxy, original: Callable[..., Any], other: Any) -> Any:
+    try:
+        return original(number, other)
+    except (NotImplementedError, TypeError) as error:
+        if _is_unknown(number) or _is_unknown(other):
+            raise UnknownNumbersError.of_item("//, % or divmod") from error
+        raise
+
+
+def _formatted(number: NumberProxy, original: Callable[[Any, str], str], spec: str) -> str:
+    if spec and _is_unknown(number):
+        raise UnknownNumbersError.of_item(f"format of {spec!r}")
+    return original(number, spec)
 
 
 def _truth(original: Callable[..., Any], wrapped: WrappedValue) -> Any:
@@ -65,10 +80,23 @@ def _converted(x: Any, /, dtype: Any) -> Any:
     return _convert(x, dtype)
 
 
+_OF_VALUES = (
+    *("__bool__", "__int__", "__float__", "__complex__"),
+    # What Thunder records of these has no executor.
+    *("__round__", "__floor__", "__ceil__", "__trunc__"),
+)
+_QUOTIENTS = tuple(
+    f"__{place}{name}__" for place in ("", "r") for name in ("floordiv", "mod", "divmod")
+)
+
+
 def register() -> None:
     """Patch what Thunder asks numbers for, and how it converts them."""
-    for name in ("__bool__", "__int__", "__float__", "__complex__"):
+    for name in _OF_VALUES:
         setattr(NumberProxy, name, partialmethod(_value, getattr(NumberProxy, name)))
+    for name in _QUOTIENTS:
+        setattr(NumberProxy, name, partialmethod(_quotient, getattr(NumberProxy, name)))
+    NumberProxy.__format__ = partialmethod(_formatted, NumberProxy.__format__)
     handlers = interpreter._default_opcode_handler_map
     handlers["IS_OP"] = partial(_is, handlers["IS_OP"])
     _LOOKASIDES[bool] = partial(_truth, _LOOKASIDES[bool])

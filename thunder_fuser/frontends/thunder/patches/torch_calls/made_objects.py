@@ -4,14 +4,15 @@ Thunder returns tensors, numbers, and lists, dictionaries and dataclasses of the
 objects of any other class. Here the epilogue makes an object of the same class whose attributes are
 those that the traced one has at the end. A dictionary is made of its keys, which may be arguments,
 or members of enumerations, and its values; so are the dictionaries and deques of `collections`, as
-torchvision's segmentation models return them. Sets and ranges have no tensors, and are copied. For
-functions compiled with this executor.
+torchvision's segmentation models return them, and those of a program's own classes. Sets and ranges
+have no tensors, and are copied. For functions compiled with this executor.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -45,20 +46,35 @@ _new = ex.register_operator(
 )
 
 
-def _new_dictionary(keys: _Keys, values: Sequence[Any], /) -> dict[Any, Any]:
+def _new_dictionary(
+    keys: _Keys, values: Sequence[Any], attributes: Sequence[Any], /
+) -> dict[Any, Any]:
     found: dict[Any, Any] = keys.new()
-    for key, value in zip(keys.keys, values, strict=True):  # A counter's `update` would count.
-        found[key] = value
+    for key, value in zip(keys.keys, values, strict=True):
+        keys.kind.__setitem__(found, key, value)
+    if keys.names:
+        found.__dict__.update(zip(keys.names, attributes, strict=True))
     return found
 
 
 class _Keys:
-    """Keys of a dictionary, and what makes an empty one: the epilogue knows no parts of them."""
+    """Keys of a dictionary, names of its attributes, and what makes an empty one of its class: the
+    epilogue knows no parts of them. A program's own class is not asked: elements are written by the
+    methods of the `kind` of dictionary that it is.
+    """
 
     def __init__(self, held: dict[Any, Any]) -> None:
-        self.keys = tuple(held)
-        factory = (held.default_factory,) if isinstance(held, defaultdict) else ()
-        self.new = partial(type(held), *factory)
+        self.keys, self.names = tuple(dict.keys(held)), tuple(getattr(held, "__dict__", ()))
+        self.kind: Any = next(k for k in (*_ORDERED_OR_DEFAULT, dict) if isinstance(held, k))
+        self._class = type(held)
+        self._factory = held.default_factory if isinstance(held, defaultdict) else None
+
+    def new(self) -> Any:
+        """Return an empty dictionary."""
+        made = self.kind.__new__(self._class)
+        if self._factory is not None:
+            made.default_factory = self._factory
+        return made
 
 
 class _Copied:
@@ -72,7 +88,9 @@ class _Copied:
 
 
 _dictionary = ex.register_operator(
-    "new_dictionary", meta=lambda keys, values, /: AnyProxy(None), fn=_new_dictionary
+    "new_dictionary",
+    meta=lambda keys, values, attributes, /: AnyProxy(None),
+    fn=_new_dictionary,
 )
 _deque = ex.register_operator(
     "new_deque",
@@ -84,7 +102,7 @@ _copy = ex.register_operator(
     meta=lambda copied, /: AnyProxy(None),
     fn=lambda copied, /: copied.new(copied.held) if copied.new is set else copied.held,
 )
-_DICTIONARIES = (OrderedDict, defaultdict, Counter)
+_ORDERED_OR_DEFAULT = (OrderedDict, defaultdict)
 _CONSTANT = (set, frozenset, range)
 _PRINTED = (str, int, float, bool, type(None))
 """Types of the keys that a trace prints."""
@@ -107,8 +125,8 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     held = unwrap(wrapped)
     if is_patched() and not _is_given(wrapped):
         kind = type(held)
-        if (kind is dict and _is_made_of_keys(wrapped)) or kind in _DICTIONARIES:
-            return _dictionary(_Keys(held), tuple(_items(wrapped)))
+        if (kind is dict and _is_made_of_keys(wrapped)) or _is_another_dictionary(held):
+            return _dictionary(_Keys(held), tuple(_items(wrapped)), _attributes(wrapped))
         if kind is deque:
             return _deque(_Copied(deque(maxlen=held.maxlen)), tuple(held))
         if kind in _CONSTANT and not any(isinstance(x, Proxy) for x in held):
@@ -134,6 +152,12 @@ def _is_given(wrapped: Any) -> bool:
     )
 
 
+def _is_another_dictionary(held: Any) -> bool:
+    """True for one of `collections`, or of a program's own class; dataclasses are Thunder's."""
+    is_own = isinstance(held, dict) and type(held) is not dict and not isinstance(held, Proxy)
+    return is_own and not is_dataclass(held)
+
+
 def _is_made_of_keys(wrapped: Any) -> bool:
     """True for a dictionary with keys that a trace does not print."""
     return not any(isinstance(key, Proxy) for key in unwrap(wrapped)) and any(
@@ -144,7 +168,7 @@ def _is_made_of_keys(wrapped: Any) -> bool:
 
 def _items(wrapped: Any) -> Iterator[Any]:
     """Yield what the epilogue has for the values of a wrapped dictionary, in order."""
-    for key, value in unwrap(wrapped).items():
+    for key, value in dict.items(unwrap(wrapped)):
         known = wrapped.item_wrappers.get(key)
         yield value if known is None else jit_ext.build_value_from_wrapped(known)
 
@@ -153,7 +177,7 @@ def _attributes(wrapped: Any) -> tuple[Any, ...]:
     known = wrapped.attribute_wrappers
     return tuple(
         jit_ext.build_value_from_wrapped(known[name]) if name in known else _untracked(name, value)
-        for name, value in vars(unwrap(wrapped)).items()
+        for name, value in getattr(unwrap(wrapped), "__dict__", {}).items()
     )
 
 

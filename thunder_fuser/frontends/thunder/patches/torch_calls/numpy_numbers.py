@@ -16,7 +16,7 @@ from thunder.core.interpreter import interpreter_needs_wrap, unwrap
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
+from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, ask_first, is_patched
 
 _MAKING_TENSORS = ("tensor", "as_tensor", "asarray")
 
@@ -34,9 +34,21 @@ def _of_numbers(original: Callable[..., Any]) -> Callable[..., Any]:
                 kwargs["dtype"] = kwargs.get("dtype") or torch.tensor(args[0]).dtype
             args = tuple(map(_number, args))
             kwargs = {key: _number(x) for key, x in kwargs.items()}
-        return original(symbol, *args, **kwargs)
+        try:
+            return original(symbol, *args, **kwargs)
+        except ValueError as error:
+            if is_patched() and any(isinstance(x, numpy.ndarray) for x in args):
+                raise _refusal(symbol) from error
+            raise
 
     return call
+
+
+def _refusal(symbol: Symbol) -> UntraceableError:
+    return UntraceableError(
+        f"{symbol.name} of a tensor and an array of NumPy: make a tensor of the array, "
+        "torch.from_numpy(array), which shares its memory"
+    )
 
 
 def _number(value: Any) -> Any:

@@ -18,11 +18,13 @@ import torch
 from thunder.core import jit_ext
 from thunder.core.interpreter import interpreter_needs_wrap
 from thunder.core.prims import OpTags
+from thunder.core.pytree import tree_iter
 from thunder.executors.torchex import ex
 from torch._ops import OpOverloadPacket
 
+from thunder_fuser.frontends.thunder.fake_arguments import is_unknown
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, computes
-from thunder_fuser.frontends.thunder.patches.patched import ask_first
+from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, ask_first
 from thunder_fuser.frontends.thunder.torch_functions import MISTAKEN
 
 Function = Callable[..., Any]
@@ -58,7 +60,12 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
 def _call(function: Function, *args: Any, **kwargs: Any) -> Any:
     name = _name(function)
     assert name is not None
-    return call_opaquely(function, name, args, kwargs)
+    try:
+        return call_opaquely(function, name, args, kwargs)
+    except NotImplementedError as error:
+        if any(map(is_unknown, tree_iter((args, kwargs)))):
+            raise UnknownNumbersError.of_item(name) from error
+        raise
 
 
 @cache
