@@ -14,7 +14,13 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
-from thunder_fuser.frontends.thunder.composites import movement, norms, pointwise, pools
+from thunder_fuser.frontends.thunder.composites import (
+    interpolation,
+    movement,
+    norms,
+    pointwise,
+    pools,
+)
 
 _GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_returning_views", ()))
 _MAY_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_that_may_return_views", ()))
@@ -97,7 +103,8 @@ start from the first operand itself."""
 
 IN_FORMAT = frozenset(
     {
-        *("torch.nn.functional.interpolate", movement.ADAPTIVE_AVERAGE.id),
+        *("torch.nn.functional.interpolate", interpolation.GATHERED["linear"].id),
+        movement.ADAPTIVE_AVERAGE.id,
         *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
     }
     - {pools.AVERAGE[3].id}

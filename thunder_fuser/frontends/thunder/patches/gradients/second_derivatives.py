@@ -30,7 +30,7 @@ _TWICE = (
 )
 
 
-class _Once(torch.autograd.Function):
+class _Once(torch.autograd.Function):  # type: ignore[misc]
     """The gradients themselves, which depend on `link` and have no derivative."""
 
     @staticmethod
