@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -336,3 +338,46 @@ def test_bound_methods_in_a_list_are_guarded() -> None:
     ):
         change()
         assert all(map(torch.equal, compiled(x), [f(x) for f in held]))
+
+
+SCALE: ContextVar[float] = ContextVar("scale", default=2.0)
+UNSET: ContextVar[float] = ContextVar("unset")
+
+
+@contextlib.contextmanager
+def scaled_by(variable: ContextVar[float], value: float) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def of_a_variable(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE.get()
+
+
+def of_a_variable_set_inside(x: torch.Tensor) -> torch.Tensor:
+    with scaled_by(SCALE, 5.0):
+        y = x * SCALE.get()
+    return y + SCALE.get()
+
+
+def of_a_variable_without_value(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return x * UNSET.get() + UNSET.get(7.0)
+    except LookupError:
+        return x - 1
+
+
+@pytest.mark.parametrize(
+    "program", [of_a_variable, of_a_variable_set_inside, of_a_variable_without_value]
+)
+def test_values_of_context_variables(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    compiled, x = jit(program), torch.arange(3.0)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), program(x))
+        for variable in (SCALE, UNSET):
+            with scaled_by(variable, 11.0):
+                torch.testing.assert_close(compiled(x), program(x))
+    assert thunder.cache_misses(compiled) == 2
