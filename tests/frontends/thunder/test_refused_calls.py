@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.frontends.thunder.programs import jit
+from thunder_fuser.frontends.thunder.patches.patched import UntraceableError
 
 linear = nn.Linear(3, 3)
 made_before = torch.func.grad(lambda x: x.pow(3).sum())
@@ -133,3 +136,36 @@ def test_the_call_that_returns_a_view_is_named(
 ) -> None:
     with pytest.raises(NotImplementedError, match=view):
         jit(lambda x: program(x * 2))(torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("iterator", "advance"),
+    [
+        (itertools.count(1), lambda x, it: x * next(it)),
+        (iter([1, 2, 3]), lambda x, it: x * sum(itertools.islice(it, 2))),
+        ((k for k in (1, 2)), lambda x, it: [x * k for k in it]),
+    ],
+)
+def test_iterators_of_the_caller_are_not_advanced(iterator: Any, advance: Any) -> None:
+    """Later calls kept the elements of the first one."""
+    with pytest.raises(UntraceableError, match="call next outside"):
+        jit(lambda x: advance(x, iterator))(torch.ones(2))
+    assert next(iterator) == 1
+
+
+def test_iterators_that_a_program_makes_and_those_in_python_advance() -> None:
+    class Count:
+        def __init__(self) -> None:
+            self.last = 0
+
+        def __next__(self) -> int:
+            self.last += 1
+            return self.last
+
+    def program(x: torch.Tensor, kept: Count) -> torch.Tensor:
+        made = zip([1, 2], (k for k in (3, 4)), strict=True)
+        return x * next(kept) + sum(a * b for a, b in made) + next(iter([5]))
+
+    compiled, (ours, theirs) = jit(program), (Count(), Count())
+    for _ in range(3):
+        torch.testing.assert_close(compiled(torch.ones(2), ours), program(torch.ones(2), theirs))

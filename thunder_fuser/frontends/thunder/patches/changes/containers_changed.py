@@ -179,7 +179,7 @@ def _read(original: Callable[..., Any], fn: Any, deque_: Any, *args: Any) -> Any
     _remember(deque_)
     outside = _outside(deque_)
     if outside is None:
-        return original(fn, deque_, *args)
+        return None  # One that the program makes; the method itself returns what is in it.
     elements = wrap([*outside.container], provenance=_place_in(None, None))
     elements.item_wrappers = [
         wrap(value, provenance=_place_in(outside, value)) for value in outside.container

@@ -1,8 +1,13 @@
 """Calls that a traced function cannot make, which raise before they begin, with the reason."""
 
-from thunder_fuser.frontends.thunder.patches.refusals import refused_calls, unknown_sizes
+from thunder_fuser.frontends.thunder.patches.refusals import (
+    iterators,
+    refused_calls,
+    unknown_sizes,
+)
 
 PATCHES = (
+    iterators,
     refused_calls,
     unknown_sizes,
 )
