@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -151,6 +153,39 @@ def test_iterators_of_the_caller_are_not_advanced(iterator: Any, advance: Any) -
     with pytest.raises(UntraceableError, match="call next outside"):
         jit(lambda x: advance(x, iterator))(torch.ones(2))
     assert next(iterator) == 1
+
+
+def _add_to(x: torch.Tensor, counts: Any) -> torch.Tensor:
+    counts += 1
+    return x
+
+
+def _write_to(x: torch.Tensor, counts: Any) -> torch.Tensor:
+    counts[0] += 1
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make", "write"),
+    [
+        *((make, _write_to) for make in (lambda: np.zeros(1), lambda: bytearray(1))),
+        (lambda: array.array("d", [0.0]), _write_to),
+        (lambda: np.zeros(1), _add_to),
+    ],
+)
+def test_arrays_of_the_caller_are_not_written_to(make: Any, write: Any) -> None:
+    """The first call alone did it."""
+    counts = make()
+    with pytest.raises(UntraceableError, match="keep a tensor or a list"):
+        jit(lambda x: write(x, counts))(torch.ones(2))
+    assert counts[0] == 0
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        made = make()
+        made[0] += 1
+        return x * float(made[0])
+
+    torch.testing.assert_close(jit(program)(torch.ones(2)), torch.ones(2))
 
 
 def test_iterators_that_a_program_makes_and_those_in_python_advance() -> None:
