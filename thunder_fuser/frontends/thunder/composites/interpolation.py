@@ -134,26 +134,32 @@ class Along(NamedTuple):
     def line(self) -> Line | None:
         return line_of(self.n, self.results, "linear", self.align_corners)
 
-    def neighbours(self, x: TensorProxy, below: TensorProxy) -> tuple[TensorProxy, TensorProxy]:
-        """Return the elements below and above each place. By a line, they are of the dimension
-        with its ends repeated.
+    def read(self, x: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
+        """Return the elements of x below and above each place, and the share of those above.
+
+        By a line, they are of the dimension with its ends repeated. The share counts from the
+        element that is read: a compiler may contract what gives the place, which is then rounded
+        to the other side of an element than here.
         """
-        dim, n = self.dim, self.n
+        dim, n, place = self.dim, self.n, self.places(x)
         if self.line is None or not self.is_exact(x.dtype):
+            below = ltorch.trunc(place)
             under = ltorch.to(below, dtypes.int64)
             above = ltorch.where(under < n - 1, under + 1, under)
             lower, upper = (clang.take(x, at, dim=dim) for at in (under, above))
-            return lower, upper
+            return lower, upper, place - below
+        line = self.line.moved(1)
+        elements = ltorch.arange(n + 1, device=x.device) - 1
+        below = ltorch.clamp(line.of(elements, 0, self.results), 0, None)
         first, second, last = (
             clang.slice_in_dim(x, k, k + 1, dim=dim) for k in (0, min(1, n - 1), n - 1)
         )
         inner = [clang.slice_in_dim(x, 1, n, dim=dim)] if n > 1 else []
-        line = self.line.moved(1)
         lower, upper = (
             line.of(ltorch.cat(ends, dim), dim, self.results)
             for ends in ((first, x), (second, *inner, last))
         )
-        return lower, upper
+        return lower, upper, place - below
 
     def is_exact(self, dtype: dtypes.dtype) -> bool:
         """True if rounding leaves the elements below as they are in exact numbers."""
@@ -197,11 +203,8 @@ def _linear(
             # Whatever the factor, torch reads each element, with weights of 1 and 0.
             x = x + x * 0.0
             continue
-        place = along.places(x)
-        below = ltorch.trunc(place)
-        shape = [-1 if d == along.dim else 1 for d in range(a.ndim)]
-        share = ltorch.reshape(place - below, shape)
-        lower, upper = along.neighbours(x, below)
+        lower, upper, share = along.read(x)
+        share = ltorch.reshape(share, [-1 if d == along.dim else 1 for d in range(a.ndim)])
         x = lower * (1 - share) + upper * share
     return rounded(x, a)
 
