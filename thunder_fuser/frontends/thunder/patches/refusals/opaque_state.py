@@ -36,13 +36,13 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     held, found = unwrap(wrapped), None
     if fn.__name__ == "__next__":
         found = (
-            "advances an iterator of its caller, a {kind}: each call would have the elements of "
+            "advances an iterator of its caller ({kind}): each call would have the elements of "
             "the first one; call next outside and pass what it returns, or keep a list and an index"
         )
     elif fn.__name__ in _WRITES and isinstance(held, _ARRAYS):
         found = (
-            "writes to a {kind} of its caller, which its first call alone would do; write to it "
-            "outside, or keep a tensor or a list, to which each call writes"
+            "writes to an array of its caller ({kind}), which its first call alone would do; write "
+            "to it outside, or keep a tensor or a list, to which each call writes"
         )
     if found is None or not is_of_caller(wrapped):
         return original(fn, *args, **kwargs)
