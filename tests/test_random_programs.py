@@ -8,11 +8,18 @@ from tests.fuzz.definitions.generate import random_definition
 from tests.fuzz.definitions.judge import judge_definitions
 from tests.fuzz.folds import device_of_folds, missing_errors, program_of_folds
 from tests.fuzz.fusions import judge_fusions
-from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
+from tests.fuzz.generate import (
+    program_of_functions,
+    program_of_norms,
+    program_with_calls,
+    random_program,
+)
 from tests.fuzz.gpus import gpu_of, judge_on_gpus
 from tests.fuzz.judge import judge
 from tests.fuzz.kernels import devices
 from tests.fuzz.open_sizes import judge_sizes
+from tests.fuzz.states.generate import stateful_program
+from tests.fuzz.states.judge import judge_states
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.tables import opaque
 
@@ -20,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 FUSIONS, FUNCTIONS, CALLS, SIZES = 100, 50, 25, 35
 ON_GPUS, NORMS, FOLDS = 24, 10, 10
+CALLS_OF_FUNCTIONAL, STATES = 10, 40
 DEFINITIONS, OF_ALL_OPERATIONS = 20, 500
 
 each_device = pytest.mark.parametrize(
@@ -75,6 +83,20 @@ def test_norms_with_the_schedules_of_random_gpus() -> None:
     verdicts = judge(list(map(program_of_norms, range(NORMS))), gpu_of)
     assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
     assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
+
+
+def test_calls_of_functional() -> None:
+    verdicts = judge(list(map(program_of_functions, range(CALLS_OF_FUNCTIONAL))))
+    assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
+    assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
+
+
+def test_functions_that_keep_state_from_call_to_call() -> None:
+    """What they return, what is kept, and which tensors are one, after each of four calls."""
+    verdicts = list(judge_states(map(stateful_program, range(STATES))))
+    wrong = [v for v in verdicts if v.outcome.startswith(("wrong", "raises"))]
+    assert [(v.program.seed, v.outcome, v.message) for v in wrong] == []
+    assert sum(v.outcome == "right" for v in verdicts) > 0.8 * STATES
 
 
 def test_reductions_on_edges_of_values_and_sizes() -> None:

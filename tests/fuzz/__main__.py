@@ -3,17 +3,18 @@
     python -m tests.fuzz --kind torch --seed 0 --count 1000
 
 Kinds: torch, functions through thunder.jit against eager torch; functions, such of calls of
-torch.nn.functional; calls, such with products,
-attention, convolutions, writes and sorts of torch between, and budgets, whose memory is counted;
-fusion, fusions of the op tables against float64; definition, calls of `fd` with open sizes, each
-against its meaning in torch, called several times, against float64; sizes, definitions of open and
-computed sizes against torch; gpu, fusions with the schedules of GPUs that have little of this or of
-that, as CUDA C++ for the host and as plain C, against float64; norms, functions of norms, softmaxes
-and losses with such schedules, against eager torch; folds, reductions, scans and norms with all
-their arguments on edges of values and sizes, also where torch refuses them. All run under the
-option `strict`, so that no fallback to torch passes unseen. Each difference is printed with the
-smallest program that shows it; the last line has the figures. A program is a function of its seed:
-`--seed N --count 1` finds it again.
+torch.nn.functional; calls, such with products, attention, convolutions, writes and sorts of torch
+between, and budgets, whose memory is counted; fusion, fusions of the op tables against float64;
+definition, calls of `fd` with open sizes, each against its meaning in torch, called several times,
+against float64; sizes, definitions of open and computed sizes against torch; states, functions that
+keep lists, dictionaries, attributes and tensors from call to call, which their caller changes
+between two calls, against eager torch; gpu, fusions with the schedules of GPUs that have little of
+this or of that, as CUDA C++ for the host and as plain C, against float64; norms, functions of
+norms, softmaxes and losses with such schedules, against eager torch; folds, reductions, scans and
+norms with all their arguments on edges of values and sizes, also where torch refuses them. All run
+under the option `strict`, so that no fallback to torch passes unseen. Each difference is printed
+with the smallest program that shows it; the last line has the figures. A program is a function of
+its seed: `--seed N --count 1` finds it again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from tests.fuzz.kernels import Device
 from tests.fuzz.open_sizes import judge_sizes
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrunk
+from tests.fuzz.states.generate import stateful_program
+from tests.fuzz.states.judge import judge_states
 
 
 class Judge(Protocol):
@@ -115,6 +118,15 @@ def _folds(given: argparse.Namespace) -> Iterator[str]:
             yield "missing error"
 
 
+def _states(given: argparse.Namespace) -> Iterator[str]:
+    programs = map(stateful_program, range(given.seed, given.seed + given.count))
+    for verdict in judge_states(programs, shrink=bool(given.shrink)):
+        if not verdict.outcome.startswith(_HARMLESS):
+            print(f"==== seed {verdict.program.seed}: {verdict.outcome}\n{verdict.message}")
+            print(verdict.program.script(), flush=True)
+        yield verdict.outcome
+
+
 def _report(verdict: Verdict) -> None:
     print(f"==== seed {verdict.program.seed}, layout {verdict.layout}: {verdict.signature}")
     for difference in verdict.found:
@@ -139,6 +151,7 @@ _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "fusion": partial(_definitions, judge_fusions),
     "definition": partial(_definitions, judge_definitions),
     "sizes": partial(_definitions, judge_sizes),
+    "states": _states,
     "gpu": partial(_definitions, judge_on_gpus),
     "folds": _folds,
     "norms": partial(_torch, made=program_of_norms, memory=False, device_of=gpu_of),

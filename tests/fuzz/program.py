@@ -5,7 +5,6 @@ It can be printed as a script that runs by itself, cut down line by line, and re
 
 from __future__ import annotations
 
-import linecache
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
+from tests.fuzz.source import compiled
 
 _NAME = re.compile(r"\b[ax]\d+\b")
 _WIDER = {
@@ -124,9 +125,8 @@ class Program:
                 self._with_copies().source,
             )
         file = f"<program {self.seed} {id(self)}>"
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         space = {**NAMESPACE}
-        exec(compile(source, file, "exec"), space)
+        exec(compiled(source, file), space)
         made: Callable[..., tuple[Any, ...]] = space["program"]
         return made
 

@@ -211,6 +211,53 @@ def test_a_set_that_does_not_change_is_compiled_for_once() -> None:
     assert thunder.cache_misses(compiled) == 1
 
 
+READS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
+    **{
+        name: (lambda: {1.0, 5.0}, lambda kept, given, name=name: getattr(kept, name)(given))
+        for name in (
+            *("update", "intersection_update", "difference_update"),
+            "symmetric_difference_update",
+        )
+    },
+    "extend": (deque, lambda kept, given: kept.extend(given)),
+    "extendleft": (deque, lambda kept, given: kept.extendleft(given)),
+    "deque": (lambda: [0], lambda kept, given: kept.append(len(deque(given, maxlen=9)))),
+    "copy": (lambda: [0], lambda kept, given: kept.extend(deque(given, 2).copy())),
+    "keys": (Counter, lambda kept, given: kept.update(given)),
+    "elements": (Counter, lambda kept, given: kept.update([*Counter(given).elements()])),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_methods_read_what_they_are_given(name: str) -> None:
+    """A list that sets and deques read was not looked into again; keys were strings."""
+    make, change = READS[name]
+
+    def program(x: Tensor, kept: Any, given: list[float]) -> Tensor:
+        change(kept, given)
+        return x * len(kept)
+
+    compiled, ours, theirs, given = jit(program), make(), make(), [1.0, 2.0]
+    for new in (3.0, 7.0, 2.0):
+        torch.testing.assert_close(compiled(X, ours, given), program(X, theirs, given))
+        assert ours == theirs
+        given[0] = new
+        given.append(new + 1)
+
+
+def test_an_item_that_the_caller_removes_from_a_defaultdict_stays_away() -> None:
+    """It was looked for by a method that makes it."""
+
+    def program(x: Tensor, kept: defaultdict[str, list[float]]) -> Tensor:
+        return x * len(kept["b"])
+
+    compiled, kept = jit(program), defaultdict(list, a=[1.0])
+    compiled(X, kept)
+    del kept["a"]
+    compiled(X, kept)
+    assert kept == {"b": []}
+
+
 def test_an_empty_deque_raises_as_in_python() -> None:
     def pop(x: Tensor, kept: deque[Tensor]) -> Tensor:
         try:

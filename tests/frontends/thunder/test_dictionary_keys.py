@@ -29,6 +29,7 @@ class Place(enum.IntEnum):
 KEYS: dict[str, Any] = {
     "float": 0.5,
     "tuple": (0, "b"),
+    "size": torch.Size([3]),
     "None": None,
     "member": Colour.RED,
     "string": Name.FIRST,

@@ -47,6 +47,17 @@ def a_global_string() -> tuple[Program, Read]:
     return run, lambda: len(KIND or "")
 
 
+def global_bytes() -> tuple[Program, Read]:
+    """A value that an epilogue does not print."""
+
+    def run(x: Tensor) -> Tensor:
+        global KIND
+        KIND = bytes(n + 65 for n in x.shape)
+        return x * 2
+
+    return run, lambda: [*(KIND or b"")]
+
+
 def a_global_of_a_helper() -> tuple[Program, Read]:
     return lambda x: helper(x) + helper(x), lambda: STEP
 
@@ -98,6 +109,7 @@ MAKERS = [
     a_global_number,
     a_global_tensor,
     a_global_string,
+    global_bytes,
     a_global_of_a_helper,
     a_number,
     a_tensor,

@@ -49,8 +49,13 @@ class _Constant:
         self.value = value
 
 
+def of_trace(value: Any) -> Any:
+    """Return what the trace has where the epilogue has a value."""
+    return value.value if isinstance(value, _Constant) else value
+
+
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
-    setattr(target, name, value.value if isinstance(value, _Constant) else value)
+    setattr(target, name, of_trace(value))
 
 
 set_attribute = ex.register_operator(

@@ -50,7 +50,7 @@ CONTAINER_KINDS = (
     ContainerKind(
         *(deque, list, deque.extend),
         "append appendleft clear extend extendleft insert pop popleft remove reverse rotate "
-        "__delitem__ __iadd__ __imul__ __setitem__",
+        "__delitem__ __iadd__ __imul__ __init__ __setitem__",
     ),
     ContainerKind(
         # Their order, which differs from process to process, is not for a program.
@@ -62,7 +62,15 @@ CONTAINER_KINDS = (
 """A kind comes before the one that it is derived from."""
 
 METHODS_THAT_CHANGE = frozenset(m for kind in CONTAINER_KINDS for m in kind.changing())
-METHODS_THAT_READ = frozenset({deque.__getitem__, deque.__iter__, deque.copy})
+METHODS_OF_ITERABLES = frozenset(
+    {
+        *(deque.__init__, deque.__iadd__, deque.extend, deque.extendleft),
+        *(set.update, set.difference_update, set.intersection_update),
+        set.symmetric_difference_update,
+    }
+)
+"""Of these, those that read what they are given."""
+METHODS_THAT_READ = frozenset({deque.__getitem__, deque.__iter__})
 """Methods of what Thunder's interpreter does not follow. A set has no tensors to read."""
 
 

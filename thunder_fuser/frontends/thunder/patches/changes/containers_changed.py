@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,11 +17,13 @@ from typing import Any
 import thunder
 from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
     ProvenanceRecord,
     PseudoInst,
     WrappedValue,
     unwrap,
     wrap,
+    wrap_const,
 )
 from thunder.core.prims import OpTags
 from thunder.core.proxies import AnyProxy, Proxy
@@ -29,6 +31,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.changes.container_kinds import (
+    METHODS_OF_ITERABLES,
     METHODS_THAT_CHANGE,
     METHODS_THAT_READ,
     ContainerKind,
@@ -147,7 +150,31 @@ def _change(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) ->
     """
     if args and isinstance(args[0], WrappedValue):
         _remember(args[0])
+    if fn in METHODS_OF_ITERABLES:
+        return partial(_change_by_elements, fn)
     return _popped(fn) if fn in (deque.pop, deque.popleft) else None
+
+
+def _listed(values: Iterable[Any]) -> list[Any]:
+    return [*values]
+
+
+def _change_by_elements(
+    method: Callable[..., Any], container: Any, *given: Any, **named: Any
+) -> Any:
+    """Call a method with lists of what it would read, so that the interpreter reads it."""
+    read = []
+    for value in given:
+        is_number = isinstance(unwrap(value), (int, type(None)))  # The length of a deque.
+        elements = value if is_number else interpreter._interpret_call(_listed, value)
+        if elements is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return elements
+        read.append(unwrap(elements))
+    try:
+        made = method(unwrap(container), *read, **{k: unwrap(v) for k, v in named.items()})
+    except Exception as error:
+        return interpreter.do_raise(error)
+    return wrap_const(made) if made is None else container
 
 
 def _popped(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from thunder.executors.pythonex import ex
 from thunder_fuser.frontends.thunder.patches.changes.attributes_set import (
     built,
     delete_attribute,
+    of_trace,
     set_attribute,
 )
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
@@ -39,7 +40,7 @@ _UNBOUND = object()
 
 
 def _set_global(names: dict[str, Any], name: str, value: Any, /) -> None:
-    names[name] = value
+    names[name] = of_trace(value)
 
 
 _set_global_symbol = ex.register_operator(

@@ -28,9 +28,19 @@ def length_of(held: Any) -> int:
 
 
 def item_of(held: Any, key: Any, /) -> Any:
-    """Return an element, by its position or key."""
+    """Return an element, by its position or key; none is made for a key that is missing."""
     kind = kind_of(held)
+    if kind is dict and not dict.__contains__(held, key):
+        raise KeyError(key)
     return held[key] if kind is None else kind.__getitem__(held, key)
+
+
+def is_read_by_python(held: Any) -> bool:
+    """True if `held[key]` calls no method of a class of the program, or of `defaultdict`."""
+    kind = kind_of(held)
+    if kind is None:
+        return True
+    return type(held).__getitem__ is kind.__getitem__ and not hasattr(held, "__missing__")
 
 
 def reads_otherwise(held: Any) -> bool:

@@ -287,11 +287,16 @@ def _unpack_inputs(
     as an iterator that a property returns, has none.
     """
     if is_patched():
-        data = get_compile_data()
-        assert data is not None
-        roots = dict(zip(_ROOTS, (data.fn, args, kwargs), strict=True))
+        roots = roots_of_call(args, kwargs)
         ctx._constraints = [c for c in ctx._constraints if _holds(c, roots)]
     return original(ctx, prologue, to_computation, to_epilogue, args, kwargs)
+
+
+def roots_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[PseudoInst, Any]:
+    """Return what places begin with, for a call of the function that is compiled."""
+    data = get_compile_data()
+    assert data is not None
+    return dict(zip(_ROOTS, (data.fn, args, kwargs), strict=True))
 
 
 def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
@@ -303,7 +308,7 @@ def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
         return True
     (expected,) = expectation
     try:
-        given = _read(proxy.history, roots)
+        given = read_again(proxy.history, roots)
         if isinstance(expected, ExpectedModule):
             expected.see_calls(given)
         found: bool = expected.holds(given)
@@ -312,10 +317,11 @@ def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
     return found
 
 
-def _read(place: ProvenanceRecord, roots: Mapping[PseudoInst, Any]) -> Any:
+def read_again(place: ProvenanceRecord, roots: Mapping[PseudoInst, Any]) -> Any:
+    """Return what is at a place now."""
     if place.inst not in _SUBSCRIPTS:
         return roots[place.inst]
-    owner, key = _read(place.inputs[0], roots), place.inputs[1].value
+    owner, key = read_again(place.inputs[0], roots), place.inputs[1].value
     return getattr(owner, key) if place.inst is PseudoInst.LOAD_ATTR else item_of(owner, key)
 
 

@@ -11,12 +11,14 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
     frames,
     generators,
     items_read_again,
+    mapping_views,
     method_calls,
     module_hooks,
     nested_arguments,
     object_types,
     python_functions,
     sequence_classes,
+    shared_objects,
     stack_moves,
     subscripts,
     tensor_names,
@@ -36,6 +38,7 @@ PATCHES = (
     descriptors,
     frames,
     generators,
+    mapping_views,
     method_calls,
     module_hooks,
     nested_arguments,
@@ -48,4 +51,5 @@ PATCHES = (
     trees,
     unpacked_arguments,
     user_lines,
+    shared_objects,  # Looks at what the other ones read.
 )

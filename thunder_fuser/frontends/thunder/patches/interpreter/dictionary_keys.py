@@ -80,7 +80,7 @@ class KeyProxy(Proxy):  # type: ignore[misc]
 def _item(value: Any, held: WrappedValue, key: Any) -> WrappedValue:
     """Return the wrapped item of a wrapped container."""
     given = unwrap(key)
-    if not is_patched() or isinstance(given, Proxy) or type(unwrap(held)) is not dict:
+    if not is_patched() or isinstance(given, Proxy) or not isinstance(unwrap(held), dict):
         return _original(value, held, key)
     inputs = [held.provenance, _place(unwrap(held), given)]
     return wrap(value, provenance=ProvenanceRecord(PseudoInst.BINARY_SUBSCR, inputs=inputs))

@@ -1,9 +1,9 @@
-"""Elements of a container whose class has a `__getitem__`, as a prologue reads them again.
+"""Elements of a container whose class has a `__getitem__` or `__missing__`, read by a prologue.
 
 A prologue reads an element of the caller's container by `held[key]`, which calls the method of its
 class: the number that it returns was taken for what lies in the container, and the traced method
-ran on it once more. Here it reads by Python's own method, as the interpreter has. For functions
-compiled with this executor.
+ran on it once more; a `defaultdict` made the items that its caller had removed. Here it reads by
+Python's own method, as the interpreter has. For functions compiled with this executor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.trace import TraceCtx
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.guards.own_classes import item_of, kind_of
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import is_read_by_python, item_of
 from thunder_fuser.frontends.thunder.patches.interpreter.dictionary_keys import KeyProxy, held_key
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -34,9 +34,9 @@ class _KeyOfOwn(KeyProxy):
 def _item(original: Callable[..., Any], value: Any, held: WrappedValue, key: Any) -> Any:
     """Return the wrapped item of a wrapped container."""
     container, given = unwrap(held), unwrap(key)
-    kind = kind_of(container)
-    is_read_by_python = kind is None or type(container).__getitem__ is kind.__getitem__
-    if is_read_by_python or isinstance(given, (slice, Proxy)) or not is_patched():
+    is_constant = held.provenance.inst is PseudoInst.CONSTANT  # Such as a `torch.Size`.
+    is_plain = is_constant or is_read_by_python(container) or isinstance(given, (slice, Proxy))
+    if is_plain or not is_patched():
         return original(value, held, key)
     inputs = [held.provenance, held_key(given, _KeyOfOwn)]
     return wrap(value, provenance=ProvenanceRecord(PseudoInst.BINARY_SUBSCR, inputs=inputs))

@@ -7,6 +7,7 @@ iterators of `itertools` returned tensors whose origin Thunder did not know.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import operator
 from collections import OrderedDict, defaultdict, deque
@@ -21,6 +22,7 @@ from thunder_fuser.frontends.thunder.patches.changes.container_kinds import (
     METHODS_THAT_CHANGE,
     METHODS_THAT_READ,
 )
+from thunder_fuser.frontends.thunder.patches.interpreter.python_versions import python_versions
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
@@ -151,6 +153,7 @@ def _zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[A
 
 
 def _repeat(object: Any, times: int | None = None) -> Iterator[Any]:
+    times = None if times is None else operator.index(times)
     while times is None or times > 0:
         yield object
         times = None if times is None else times - 1
@@ -226,6 +229,15 @@ def _move_to_end(held: OrderedDict[Any, Any], key: Any, last: bool = True) -> No
         held[name] = held.pop(name)
 
 
+def _count_elements(counts: Any, elements: Iterable[Any]) -> None:
+    for element in elements:
+        counts[element] = counts.get(element, 0) + 1
+
+
+def _copied(held: deque[Any]) -> deque[Any]:
+    return type(held)(held, held.maxlen)
+
+
 def _as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
     return input.as_strided(size, stride, storage_offset)
 
@@ -267,14 +279,17 @@ _INTERPRETED: Mapping[Any, Function] = {
     defaultdict.__missing__: _missing,
     OrderedDict.clear: _clear_items,
     OrderedDict.move_to_end: _move_to_end,
+    collections._count_elements: _count_elements,  # type: ignore[attr-defined]
+    **dict.fromkeys((deque.copy, deque.__copy__), _copied),
+    **python_versions(),
 }
 
 
 def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    if fn in _KEEPING:
-        return None  # Thunder would take it for an operation on the tensors that it keeps
-    return partial(interpreter._interpret_call, _INTERPRETED[fn])
+    if fn in _INTERPRETED:
+        return partial(interpreter._interpret_call, _INTERPRETED[fn])
+    return None  # Thunder would take it for an operation on the tensors that it keeps
 
 
 def register() -> None:

@@ -1,0 +1,111 @@
+"""Objects of the caller that a program reads in two places: `self.first is self.second`.
+
+Thunder's interpreter knows an object by its identity, and reads it where it first met it. Another
+object in the second place was not noticed, and the program went on with the first. Here it is
+guarded that both places have one object. Modules are known by their names, tensors by their own
+guards, functions and classes as code. For functions compiled with this executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from thunder.core import interpreter, jit_ext
+from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue, unwrap
+from thunder.core.prims import OpTags
+from thunder.core.proxies import Proxy
+from thunder.executors.pythonex import ex
+from torch.nn import Module
+
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
+    as_given,
+    is_a_home,
+    path_of,
+    read_again,
+    roots_of_call,
+)
+from thunder_fuser.frontends.thunder.patches.patched import is_patched
+
+_KNOWN_OTHERWISE = (
+    *(Module, ModuleType, Proxy, type, FunctionType, MethodType, BuiltinFunctionType),
+    *(int, float, str, type(None)),
+)
+
+
+def _check(given: Any, other: Any, /) -> None:
+    if given is not other:
+        raise RuntimeError(f"Expected one object in two places, got {given} and {other}")
+
+
+_check_symbol = ex.register_operator(
+    "check_one_object",
+    meta=lambda given, other, /: None,
+    fn=_check,
+    tags=[OpTags.DONT_DCE],
+)
+
+
+def _read(
+    original: Callable[..., Any], kind: PseudoInst, value: Any, held: WrappedValue, key: Any
+) -> Any:
+    """Return the wrapped item or attribute of a wrapped object."""
+    found = original(value, held, key)
+    if (
+        isinstance(found, WrappedValue)
+        and not isinstance(found.value, _KNOWN_OTHERWISE)
+        and isinstance(name := unwrap(key), (str, int))
+        and is_patched()
+    ):
+        constant = ProvenanceRecord(PseudoInst.CONSTANT, inputs=[], value=name)
+        place = ProvenanceRecord(kind, inputs=[held.provenance, constant])
+        _guard(found.provenance, place)
+    return found
+
+
+def _guard(first: ProvenanceRecord, place: ProvenanceRecord) -> None:
+    """Guard that the object at the first place is also at another one."""
+    is_one_home = first.inst is place.inst and first.inputs[0] is place.inputs[0]
+    if is_one_home and first.inputs[1].value == place.inputs[1].value:
+        return
+    if path_of(first) == path_of(place):
+        return
+    if all(map(_is_readable, (first, place))):
+        proxies = [Proxy(history=as_given(p)) for p in (first, place)]
+        jit_ext.get_jit_ctx().add_constraint((_check_symbol, *proxies))
+
+
+def _is_readable(place: ProvenanceRecord) -> bool:
+    """True for places that a prologue can read again."""
+    path = path_of(place)
+    return path is not None and not is_a_home(path) and jit_ext.should_register_for_prologue(place)
+
+
+def _unpack_inputs(original: Callable[..., Any], ctx: Any, prologue: Any, *given: Any) -> Any:
+    """Make the prologue, without guards of what the program itself put into a second place."""
+    if is_patched():
+        roots = roots_of_call(*given[-2:])
+        ctx._constraints = [c for c in ctx._constraints if _holds(c, roots)]
+    return original(ctx, prologue, *given)
+
+
+def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
+    if constraint[0] is not _check_symbol:
+        return True
+    try:
+        given, other = (read_again(proxy.history, roots) for proxy in constraint[1:])
+    except Exception:  # of the caller's code, as it is read once more
+        return False
+    return given is other
+
+
+def register() -> None:
+    """Patch how Thunder's interpreter wraps items and attributes, and its prologues."""
+    for name, kind in (
+        ("wrap_binary_subscr", PseudoInst.BINARY_SUBSCR),
+        ("wrap_attribute", PseudoInst.LOAD_ATTR),
+    ):
+        setattr(interpreter, name, partial(_read, getattr(interpreter, name), kind))
+    jit_ext.unpack_inputs = partial(_unpack_inputs, jit_ext.unpack_inputs)
