@@ -10,6 +10,7 @@ from tests.fuzz.states.rows import BLOCKS, KINDS, OF_TENSORS
 
 _CALLS = 4
 _OWNERS = ("object", "object", "namespace", "module", "dictionary")
+_HOMES = ("global", "nonlocal", "owner", "owner", "class", "default", "item", "inner")
 _XS = ("torch.tensor([1.0, 2.0, 3.0])", "torch.tensor([2.0, -1.0, 0.5])", "torch.ones(3)")
 _OTHER_XS = ("torch.tensor([4.0])", "torch.tensor([[1.0, 2.0, 3.0]])")
 
@@ -27,16 +28,24 @@ class _Maker:
         self._places = tuple(self._place(k) for k in range(self._rng.randint(1, 4)))
 
     def made(self) -> StatefulProgram:
+        # What a parameter keeps is not known to the other function.
+        self._is_inside = False
+        step = self._block(self._rng.randint(1, 3), depth=1)
+        self._is_inside = True
         body = self._block(self._rng.randint(2, 6), depth=0)
         shown = self._rng.sample(self._places, self._rng.randint(0, min(2, len(self._places))))
         results = tuple(self._rng.choice(KINDS[p.kind].results).format(p=p.inside) for p in shown)
         calls = tuple(self._call(k) for k in range(_CALLS))
-        return StatefulProgram(self._seed, self._owner, self._places, body, results, calls)
+        takes_gradients = self._rng.random() < 0.3
+        return StatefulProgram(
+            *(self._seed, self._owner, self._places, step, body, results, calls),
+            takes_gradients=takes_gradients,
+        )
 
     def _place(self, k: int) -> Place:
         kind = self._rng.choice(list(KINDS))
         value = self._rng.choice(KINDS[kind].values)
-        where = self._rng.choice(("global", "nonlocal", "owner", "owner", "class", "default"))
+        where = self._rng.choice(_HOMES)
         match where:
             case "global" | "nonlocal":
                 return Place(f"kept{k}", f"kept{k}", kind, value, where)
@@ -45,6 +54,12 @@ class _Maker:
             case "class":
                 name = f"Owner.kept{k}"
                 return Place(name, name, kind, value, "", Assigned.BY_CALLER)
+            case "item":
+                name = f"held[{k}]"
+                return Place(name, name, kind, value)
+            case "inner":
+                name = f"inner.inner.kept{k}"
+                return Place(name, name, kind, value)
         name = f"owner['kept{k}']" if self._owner == "dictionary" else f"owner.kept{k}"
         return Place(name, name, kind, value)
 
@@ -54,7 +69,9 @@ class _Maker:
         return tuple(self._statement(depth) for _ in range(count))
 
     def _statement(self, depth: int) -> Statement:
-        if self._rng.random() < 0.12:
+        if self._is_inside and self._rng.random() < 0.12:
+            text = "x = step(x)"
+        elif self._rng.random() < 0.12 or not self._known(Assigned.BY_ALL):
             text = self._rng.choice(OF_TENSORS if depth > 1 else (*OF_TENSORS, *BLOCKS))
         else:
             text = self._of_place(Assigned.BY_ALL, reads=0.5, blocks=depth < 2)
@@ -62,7 +79,7 @@ class _Maker:
         return Statement(text, block)
 
     def _of_place(self, who: Assigned, reads: float, *, blocks: bool = False) -> str:
-        place = self._rng.choice(self._places)
+        place = self._rng.choice(self._known(who))
         kind = KINDS[place.kind]
         changes = (*kind.updates, *(kind.writes if _can_assign(who, place) else ()))
         rows = kind.reads if self._rng.random() < reads or not changes else changes
@@ -79,13 +96,17 @@ class _Maker:
         if field == "p":
             return name(place)
         kind = field.removesuffix("_place")
-        others = [p for p in self._places if p.kind == kind]
+        others = [p for p in self._known(who) if p.kind == kind]
         if field.endswith("_place"):
             others = [p for p in others if _can_assign(who, p)] or [place]
             return name(self._rng.choice(others))
         if others and self._rng.random() < 0.5:
             return name(self._rng.choice(others))
         return self._rng.choice(KINDS[kind].values)
+
+    def _known(self, who: Assigned) -> list[Place]:
+        is_inside = self._is_inside or who is Assigned.BY_CALLER
+        return [p for p in self._places if is_inside or p.assigned_by is not Assigned.BY_NOBODY]
 
     # ---- the caller
 

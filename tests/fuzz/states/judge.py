@@ -4,17 +4,19 @@ of several calls.
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import thunder
 import torch
 
 import thunder_fuser
-from tests.fuzz.states.program import StatefulProgram
+from tests.fuzz.states.program import Meter, Point, StatefulProgram
 
 _ROUNDS = 20
 
@@ -38,6 +40,7 @@ class _Run:
 
     seen: list[Any] = field(default_factory=list)
     shared: list[list[tuple[int, int]]] = field(default_factory=list)
+    gradients: list[torch.Tensor | None] = field(default_factory=list)
     error: Exception | None = None
 
 
@@ -81,6 +84,9 @@ def _judged(program: StatefulProgram) -> StateVerdict:
         if torchs.shared[k] != ours.shared[k]:
             message = f"call {k}: {ours.shared[k]}, expected {torchs.shared[k]}"
             return StateVerdict(program, "wrong identity", message)
+        gradient = torchs.gradients[k]
+        if gradient is not None and (found := _difference(gradient, ours.gradients[k])):
+            return StateVerdict(program, "wrong gradient", f"call {k}: {found}")
     if len(ours.seen) < len(torchs.seen):
         error = ours.error
         return StateVerdict(program, f"raises {type(error).__name__}", str(error))
@@ -101,13 +107,29 @@ def _run(program: StatefulProgram, compiler: Callable[[Callable[..., Any]], Any]
     for k, x in enumerate(program.inputs()):
         try:
             before(k)
-            members = [x, compiled(x), kept()]
+            result = compiled(x)
+            members = [x, result, kept()]
         except Exception as error:
             run.error = error
             break
-        run.seen.append(_copied(members))
+        # Thunder's results want gradients where torch's do not.
+        wanting = [t.requires_grad for t in _tensors(members[-1])]
+        run.seen.append([*_copied(members), wanting])
+        run.gradients.append(_gradient(result[-1], x))
         run.shared.append(_sharing([*_tensors(members)]))
     return run
+
+
+def _gradient(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+    """The gradient, if there is one: eager torch has none where a later update changes what it
+    has saved.
+    """
+    if not (x.requires_grad and y.requires_grad):
+        return None
+    try:
+        return torch.autograd.grad(y.sum(), x, retain_graph=True, allow_unused=True)[0]
+    except RuntimeError:
+        return None
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -119,6 +141,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple | deque):
         for item in value:
             yield from _tensors(item)
+    elif isinstance(value, Meter):
+        yield from _tensors(value.last)
 
 
 def _sharing(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
@@ -134,12 +158,20 @@ def _copied(value: Any) -> Any:
         return Counter(value)
     if isinstance(value, defaultdict):
         return defaultdict(value.default_factory, {k: _copied(v) for k, v in value.items()})
+    if isinstance(value, OrderedDict):
+        return OrderedDict((k, _copied(v)) for k, v in value.items())
     if isinstance(value, dict):
         return {k: _copied(v) for k, v in value.items()}
     if isinstance(value, deque):
         return deque(map(_copied, value), value.maxlen)
+    if isinstance(value, Point):
+        return Point(*map(_copied, value))
     if isinstance(value, list | tuple):
         return type(value)(map(_copied, value))
+    if isinstance(value, Meter):
+        return [value.total, value.count, _copied(value.last)]
+    if isinstance(value, FunctionType | functools.partial):
+        return type(value)  # Each program makes its own.
     return set(value) if isinstance(value, set) else value
 
 

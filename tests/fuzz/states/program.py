@@ -65,6 +65,9 @@ class Statement:
         if self.text.endswith(":"):
             for statement in self.block or (Statement("pass"),):
                 yield from (f"    {line}" for line in statement.lines())
+        if self.text == "try:":
+            yield from ("    x = x + {'a': 1.0}[str(x.dim())]", "except LookupError:")
+            yield "    x = x + 3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +80,33 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class StatefulProgram:
-    """What `seed` stands for, or what is left of it after cutting."""
+    """What `seed` stands for, or what is left of it after cutting.
+
+    step               what the line `x = step(x)` does
+    takes_gradients    whether `x` wants one
+    """
 
     seed: int
     owner: str
     places: tuple[Place, ...]
+    step: tuple[Statement, ...]
     body: tuple[Statement, ...]
     results: tuple[str, ...]
     calls: tuple[Call, ...]
+    takes_gradients: bool = False
 
     @property
     def source(self) -> str:
         """The module. Only places that are named in it are made."""
         body = [line for statement in self.body for line in statement.lines()]
+        step = [line for statement in self.step for line in statement.lines()]
         before = [
             (k, line)
             for k, call in enumerate(self.calls)
             for statement in call.before
             for line in statement.lines()
         ]
-        text = "\n".join((*body, *self.results, *(line for _, line in before)))
+        text = "\n".join((*body, *step, *self.results, *(line for _, line in before)))
         kept = [p for p in self.places if p.inside in text or p.outside in text]
         globals_ = [p for p in kept if p.scope == "global"]
         cells = [p for p in kept if p.scope == "nonlocal"]
@@ -118,7 +128,12 @@ class StatefulProgram:
         made = [
             *(f"{p.inside} = {p.value}" for p in cells),
             *_OWNERS[self.owner],
+            "held = [None] * 9",
+            "inner = SimpleNamespace(inner=SimpleNamespace())",
             *(f"{p.outside} = {p.value}" for p in attributes),
+            "def step(x):",
+            *(f"    {line}" for line in (*named, *step)),
+            "    return x",
             f"def program({parameters}):",
             *(f"    {line}" for line in (*named, *body)),
             f"    return ({', '.join((*self.results, 'x'))},)",
@@ -148,32 +163,40 @@ class StatefulProgram:
         return made
 
     def inputs(self) -> list[torch.Tensor]:
-        return [eval(call.x, {**NAMESPACE}) for call in self.calls]
+        made = (eval(call.x, {**NAMESPACE}) for call in self.calls)
+        return [x.requires_grad_(self.takes_gradients) for x in made]
 
     def script(self) -> str:
         """The program as a file that shows what torch returns and what we do."""
         inputs = ", ".join(call.x for call in self.calls)
+        shown = "compiled(x)"
+        if self.takes_gradients:
+            shown = "y := compiled(x.requires_grad_()), torch.autograd.grad(y[-1].sum(), x)"
         return (
             "import bisect, functools, heapq, itertools, math, operator\n"
             "import torch, thunder, thunder_fuser\n"
             "from collections import Counter, OrderedDict, defaultdict, deque\n"
             "from contextlib import suppress\nfrom types import SimpleNamespace\n"
-            f"from typing import NamedTuple\n{self.source}\n"
+            f"from tests.fuzz.states.program import Meter, Point\n{self.source}\n"
             "def ours(f): return thunder.jit(f, executors=[thunder_fuser.executor])\n"
             "for compiler in (lambda f: f, ours):\n"
             "    program, before, kept = made()\n    compiled = compiler(program)\n"
             f"    for k, x in enumerate([{inputs}]):\n"
-            "        before(k)\n        print(k, compiled(x), kept())\n"
+            "        before(k)\n        print(k, {shown}, kept())\n"
         )
 
     # ---- cutting
 
     def smaller(self) -> Iterator[StatefulProgram]:
         """With a statement less, or with its block in its place; with a result or a call less."""
+        if self.takes_gradients:
+            yield replace(self, takes_gradients=False)
         for k in range(len(self.calls) - 1, 0, -1):
             yield replace(self, calls=self.calls[:k] + self.calls[k + 1 :])
         for body in _cut(self.body):
             yield replace(self, body=body)
+        for step in _cut(self.step):
+            yield replace(self, step=step)
         for k, call in enumerate(self.calls):
             for before in _cut(call.before):
                 yield replace(
@@ -184,9 +207,9 @@ class StatefulProgram:
 
     @property
     def size(self) -> int:
-        statements = [*self.body, *(s for call in self.calls for s in call.before)]
+        statements = [*self.body, *self.step, *(s for call in self.calls for s in call.before)]
         return len("\n".join(line for s in statements for line in s.lines())) + 20 * (
-            len(self.calls) + len(self.results)
+            len(self.calls) + len(self.results) + self.takes_gradients
         )
 
 
@@ -208,6 +231,41 @@ def _runs(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 def _indented(lines: str) -> str:
     return textwrap.indent(lines, "        ").lstrip()
+
+
+class Meter:
+    """An object with methods, and a property that can be set."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.total, self.count, self.last = 0.0, 0, None
+
+    def add(self, n: float) -> float:
+        self.total += n
+        self.count += 1
+        return self.mean
+
+    def keep(self, x: torch.Tensor) -> None:
+        self.last = x if self.last is None else self.last * 0.5 + x
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.count, 1)
+
+    @mean.setter
+    def mean(self, value: float) -> None:
+        self.total = value * self.count
+
+    total: float
+    count: int
+    last: torch.Tensor | None
+
+
+class Point(NamedTuple):
+    a: Any
+    b: Any
 
 
 _OWNERS: Mapping[str, Sequence[str]] = {
@@ -240,6 +298,7 @@ NAMESPACE: Mapping[str, Any] = {
     "deque": deque,
     "suppress": contextlib.suppress,
     "SimpleNamespace": SimpleNamespace,
-    "NamedTuple": NamedTuple,
+    "Meter": Meter,
+    "Point": Point,
 }
 """What the lines of a program may name."""

@@ -404,6 +404,109 @@ _PAIR = Kind(
     results=("{p}", "{p}[0]", "len({p})"),
 )
 
+_KEYED = Kind(
+    values=("{1: 1.0, (2, 'a'): 2.0}", "{1.5: 3.0, None: 4.0, True: 2.0}", "{torch.float32: 2.0}"),
+    reads=(
+        "for k, n in {p}.items(): x = x * n + len(str(k))",
+        "x = x + {p}.get((2, 'a'), 2.5)",
+        "x = x + {p}.get(None, 1.0) * {p}.get(1, 2.0)",
+        "x = x * {p}.get(x.dtype, 3.0)",
+        "x = x * {p}.get((x.dim(), *x.shape), 0.5)",
+        "if 1.5 in {p}:",
+        "if max({p}.values(), default=0) > 2:",
+    ),
+    updates=(
+        "{p}[None] = {number}",
+        "{p}[x.dtype] = {p}.get(x.dtype, 0.0) + 1",
+        "{p}[x.dim(), *x.shape] = 1.5",
+        "{p}.pop(1, None)",
+        "{p}.setdefault(1.5, 2.0)",
+        "if {p}: {p}.popitem()",
+    ),
+    results=("{p}", "len({p})", "list({p}.values())"),
+)
+
+_ORDERED = Kind(
+    values=("OrderedDict(a=1.0, b=2.0)", "OrderedDict()"),
+    reads=(
+        "for k, n in reversed({p}.items()): x = x * n + len(k)",
+        "x = x + next(iter({p}.values()), 0.5)",
+        "if list({p})[:1] == ['a']:",
+        "if {p} == OrderedDict(b=2.0, a=1.0):",
+    ),
+    updates=(
+        "if 'a' in {p}: {p}.move_to_end('a')",
+        "if {p}: {p}.popitem(last=False)",
+        "{p}['c'] = {number}",
+        "{p}.update(b=3.0)",
+        "{p}.pop('b', None)",
+    ),
+    writes=("{p} = OrderedDict(sorted({p}.items(), reverse=True))",),
+    results=("{p}", "list({p})"),
+)
+
+_NESTED = Kind(
+    values=("{'a': [1.0, 2.0], 'b': {'c': 2.0}}", "{'a': [], 'b': {}}"),
+    reads=(
+        "for n in {p}['a']: x = x + n",
+        "x = x + sum({p}['b'].values())",
+        "if 'c' in {p}['b']:",
+        "if {p}['a']:",
+        "x = x + len({p}['a']) * len({p}['b'])",
+    ),
+    updates=(
+        "{p}['a'].append({number})",
+        "{p}['a'] = {p}['a'][-2:]",
+        "{p}['b']['c'] = {p}['b'].get('c', 0.0) + 1",
+        "{p}['b'] = {table}",
+        "{p}['b'].clear()",
+        "if {p}['a']: {p}['a'][0] = {number}",
+    ),
+    results=("{p}", "{p}['a']", "len({p}['b'])"),
+)
+
+_FUNCTION = Kind(
+    values=("torch.sin", "(lambda x: x * 2)", "functools.partial(torch.add, other=1.0)"),
+    reads=("x = {p}(x)", "if {p} is torch.sin:", "x = sum(map({p}, [x, x * 0.5]))"),
+    writes=("{p} = torch.cos", "{p} = torch.sin", "{p} = torch.abs"),
+    results=("{p}(x)",),
+)
+
+_DTYPE = Kind(
+    values=("torch.float64", "torch.float32", "torch.float16"),
+    reads=("x = x.to({p}).float() + 1", "x = x + {p}.itemsize", "if {p} == x.dtype:"),
+    writes=("{p} = torch.bfloat16", "{p} = x.dtype", "{p} = torch.float64"),
+)
+
+_METER = Kind(
+    values=("Meter()",),
+    reads=(
+        "x = x + {p}.mean",
+        "x = x * (1 + {p}.count)",
+        "if {p}.count > 1:",
+        "if {p}.last is not None:",
+        "x = x + (0.5 if {p}.last is None else {p}.last)",
+    ),
+    updates=(
+        "{p}.add({number})",
+        "{p}.count += 1",
+        "{p}.total = {number}",
+        "{p}.keep(x)",
+        "{p}.reset()",
+        "x = x + {p}.add(2.0)",
+        "{p}.mean = {number}",
+    ),
+    writes=("{p} = Meter()",),
+    results=("{p}.count", "{p}.mean", "{p}.last"),
+)
+
+_POINT = Kind(
+    values=("Point(1.0, 2.0)", "Point(3, torch.tensor([1.0, 2.0, 3.0]))"),
+    reads=("x = x * {p}.a + {p}.b", "a, b = {p}; x = x + a + b", "if {p}.a == 1.0:"),
+    writes=("{p} = {p}._replace(a={number})", "{p} = Point({number}, x)", "{p} = Point(b=1, a=2)"),
+    results=("{p}", "{p}.a", "{p}[1]"),
+)
+
 KINDS: Mapping[str, Kind] = {
     "number": _NUMBER,
     "flag": _FLAG,
@@ -419,6 +522,13 @@ KINDS: Mapping[str, Kind] = {
     "counter": _COUNTER,
     "lists": _LISTS,
     "pair": _PAIR,
+    "keyed": _KEYED,
+    "ordered": _ORDERED,
+    "nested": _NESTED,
+    "function": _FUNCTION,
+    "dtype": _DTYPE,
+    "meter": _METER,
+    "point": _POINT,
 }
 
 OF_TENSORS = (
@@ -438,5 +548,6 @@ BLOCKS = (
     "for _ in range(2):",
     "with torch.no_grad():",
     "with suppress(KeyError):",
+    "try:",
 )
 """Lines with a block below them that look at nothing that is kept."""
