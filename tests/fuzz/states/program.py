@@ -182,7 +182,7 @@ class StatefulProgram:
             "for compiler in (lambda f: f, ours):\n"
             "    program, before, kept = made()\n    compiled = compiler(program)\n"
             f"    for k, x in enumerate([{inputs}]):\n"
-            "        before(k)\n        print(k, {shown}, kept())\n"
+            f"        before(k)\n        print(k, {shown}, kept())\n"
         )
 
     # ---- cutting

@@ -8,7 +8,10 @@ guards, functions and classes as code. For functions compiled with this executor
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -29,9 +32,10 @@ from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
 )
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
+_CONTAINERS = (list, tuple, dict, set, deque)
 _KNOWN_OTHERWISE = (
     *(Module, ModuleType, Proxy, type, FunctionType, MethodType, BuiltinFunctionType),
-    *(int, float, str, type(None)),
+    *(int, float, str, Enum, type(None)),
 )
 
 
@@ -55,7 +59,7 @@ def _read(
     found = original(value, held, key)
     if (
         isinstance(found, WrappedValue)
-        and not isinstance(found.value, _KNOWN_OTHERWISE)
+        and _has_parts(found.value)
         and isinstance(name := unwrap(key), (str, int))
         and is_patched()
     ):
@@ -65,16 +69,37 @@ def _read(
     return found
 
 
+def _has_parts(value: Any) -> bool:
+    """True for what a program reads parts of; other values are guarded where they are read."""
+    if isinstance(value, _KNOWN_OTHERWISE):
+        return False
+    return isinstance(value, _CONTAINERS) or hasattr(value, "__dict__")
+
+
 def _guard(first: ProvenanceRecord, place: ProvenanceRecord) -> None:
     """Guard that the object at the first place is also at another one."""
     is_one_home = first.inst is place.inst and first.inputs[0] is place.inputs[0]
     if is_one_home and first.inputs[1].value == place.inputs[1].value:
         return
-    if path_of(first) == path_of(place):
-        return
     if all(map(_is_readable, (first, place))):
-        proxies = [Proxy(history=as_given(p)) for p in (first, place)]
-        jit_ext.get_jit_ctx().add_constraint((_check_symbol, *proxies))
+        places = [as_given(_as_attribute(p)) for p in (first, place)]
+        if path_of(places[0]) != path_of(places[1]):
+            proxies = [Proxy(history=p) for p in places]
+            jit_ext.get_jit_ctx().add_constraint((_check_symbol, *proxies))
+
+
+def _as_attribute(place: ProvenanceRecord) -> ProvenanceRecord:
+    """Return the place of an attribute by its name, where it is an item of all attributes: those
+    of Thunder's module are others.
+    """
+    if place.inst not in (PseudoInst.LOAD_ATTR, PseudoInst.BINARY_SUBSCR):
+        return place
+    owner, key = place.inputs
+    if owner.inst is PseudoInst.LOAD_ATTR and owner.inputs[1].value == "__dict__":
+        inputs = [_as_attribute(owner.inputs[0]), key]
+        return ProvenanceRecord(PseudoInst.LOAD_ATTR, inputs=inputs)
+    home = _as_attribute(owner)
+    return place if home is owner else replace(place, inputs=[home, key])
 
 
 def _is_readable(place: ProvenanceRecord) -> bool:
