@@ -51,6 +51,29 @@ def test_another_object_in_one_of_two_places_is_noticed(kind: str, home: str) ->
     torch.testing.assert_close(run(jit), run(lambda f: f))
 
 
+@pytest.mark.parametrize("kind", ["list", "dictionary", "set", "object"])
+def test_two_objects_that_become_one_are_noticed(kind: str) -> None:
+    """What `is` said was a constant of the first call."""
+    make, _ = OBJECTS[kind]
+
+    def run(compiler: Callable[[Any], Any]) -> list[Tensor]:
+        held = SimpleNamespace(first=make(1.0), second=make(2.0))
+
+        def program(x: Tensor) -> Tensor:
+            x = x * 2 if held.first is held.second else x * 3
+            return x + 1 if held.second is not held.first else x
+
+        compiled, found = compiler(program), []
+        for change in ((), ("second", "first"), ("first", "third"), ("second", "first")):
+            held.third = make(3.0)
+            if change:
+                setattr(held, change[0], getattr(held, change[1]))
+            found.append(compiled(torch.ones(3)))
+        return found
+
+    torch.testing.assert_close(run(jit), run(lambda f: f))
+
+
 def test_an_object_that_the_program_puts_into_a_second_place() -> None:
     """It is not expected there before the program runs."""
 

@@ -2,8 +2,9 @@
 
 Thunder's interpreter knows an object by its identity, and reads it where it first met it. Another
 object in the second place was not noticed, and the program went on with the first. Here it is
-guarded that both places have one object. Modules are known by their names, tensors by their own
-guards, functions and classes as code. For functions compiled with this executor.
+guarded that both places have one object, or, where a program asks by `is`, that they have two.
+Modules are known by their names, tensors by their own guards, functions and classes as code. For
+functions compiled with this executor.
 """
 
 from __future__ import annotations
@@ -39,17 +40,23 @@ _KNOWN_OTHERWISE = (
 )
 
 
-def _check(given: Any, other: Any, /) -> None:
+def _check_one(given: Any, other: Any, /) -> None:
     if given is not other:
         raise RuntimeError(f"Expected one object in two places, got {given} and {other}")
 
 
-_check_symbol = ex.register_operator(
-    "check_one_object",
-    meta=lambda given, other, /: None,
-    fn=_check,
-    tags=[OpTags.DONT_DCE],
-)
+def _check_two(given: Any, other: Any, /) -> None:
+    if given is other:
+        raise RuntimeError(f"Expected two objects in two places, got one, {given}")
+
+
+def _register(name: str, check: Callable[[Any, Any], None]) -> Any:
+    tags = [OpTags.DONT_DCE]
+    return ex.register_operator(name, meta=lambda given, other, /: None, fn=check, tags=tags)
+
+
+_one_symbol = _register("check_one_object", _check_one)
+_two_symbol = _register("check_two_objects", _check_two)
 
 
 def _read(
@@ -65,7 +72,7 @@ def _read(
     ):
         constant = ProvenanceRecord(PseudoInst.CONSTANT, inputs=[], value=name)
         place = ProvenanceRecord(kind, inputs=[held.provenance, constant])
-        _guard(found.provenance, place)
+        _guard(_one_symbol, found.provenance, place)
     return found
 
 
@@ -76,8 +83,18 @@ def _has_parts(value: Any) -> bool:
     return isinstance(value, _CONTAINERS) or hasattr(value, "__dict__")
 
 
-def _guard(first: ProvenanceRecord, place: ProvenanceRecord) -> None:
-    """Guard that the object at the first place is also at another one."""
+def _is(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
+    """Do `a is b` or `a is not b`."""
+    pair = stack.getitem_wrapped(-2), stack.getitem_wrapped(-1)
+    a, b = map(unwrap, pair)
+    if a is not b and _has_parts(a) and _has_parts(b) and is_patched():
+        _guard(_two_symbol, *(value.provenance for value in pair))
+    return original(inst, stack=stack, **state)
+
+
+def _guard(symbol: Any, first: ProvenanceRecord, place: ProvenanceRecord) -> None:
+    """Guard what a symbol checks of the objects in two places."""
+    # Most are read again where they were.
     is_one_home = first.inst is place.inst and first.inputs[0] is place.inputs[0]
     if is_one_home and first.inputs[1].value == place.inputs[1].value:
         return
@@ -85,7 +102,7 @@ def _guard(first: ProvenanceRecord, place: ProvenanceRecord) -> None:
         places = [as_given(_as_attribute(p)) for p in (first, place)]
         if path_of(places[0]) != path_of(places[1]):
             proxies = [Proxy(history=p) for p in places]
-            jit_ext.get_jit_ctx().add_constraint((_check_symbol, *proxies))
+            jit_ext.get_jit_ctx().add_constraint((symbol, *proxies))
 
 
 def _as_attribute(place: ProvenanceRecord) -> ProvenanceRecord:
@@ -117,13 +134,13 @@ def _unpack_inputs(original: Callable[..., Any], ctx: Any, prologue: Any, *given
 
 
 def _holds(constraint: Sequence[Any], roots: Mapping[PseudoInst, Any]) -> bool:
-    if constraint[0] is not _check_symbol:
+    if constraint[0] not in (_one_symbol, _two_symbol):
         return True
     try:
         given, other = (read_again(proxy.history, roots) for proxy in constraint[1:])
     except Exception:  # of the caller's code, as it is read once more
         return False
-    return given is other
+    return (given is other) is (constraint[0] is _one_symbol)
 
 
 def register() -> None:
@@ -133,4 +150,6 @@ def register() -> None:
         ("wrap_attribute", PseudoInst.LOAD_ATTR),
     ):
         setattr(interpreter, name, partial(_read, getattr(interpreter, name), kind))
+    handlers = interpreter._default_opcode_handler_map
+    handlers["IS_OP"] = partial(_is, handlers["IS_OP"])
     jit_ext.unpack_inputs = partial(_unpack_inputs, jit_ext.unpack_inputs)
