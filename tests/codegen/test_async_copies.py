@@ -113,7 +113,11 @@ SIZES = [(200, 512), (70, 1000), (53, 2000), (150, 264), (41, 4099), (33, 5120),
 
 
 @pytest.mark.usefixtures("by_copies")
-@pytest.mark.parametrize("dtype", [Float, BFloat16, DataType.Half], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "dtype",
+    [Float, BFloat16, pytest.param(DataType.Half, marks=pytest.mark.campaign)],
+    ids=lambda d: d.name,
+)
 def test_numbers(dtype: DataType) -> None:
     """Of several rows a block, rows that threads have in unequal parts, rows that some blocks have
     none of, tiles of clusters, against float64.

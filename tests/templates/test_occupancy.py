@@ -83,7 +83,7 @@ def check(share: int) -> None:
 
 
 def test_every_kernel_fits() -> None:
-    check(37)
+    check(97)
 
 
 @pytest.mark.campaign
