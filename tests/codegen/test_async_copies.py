@@ -12,6 +12,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.row_programs import PROGRAMS, assert_beside_float64, assert_on_a_gpu
+from tests.support.shares import each_value
 from tests.tools import sass
 from tests.zoo import issue_2473
 from thunder_fuser.codegen.cuda import generate
@@ -231,8 +232,7 @@ def test_the_same_bits_as_with_rows_in_registers(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.nvrtc
 @pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
-@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
-@pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
+@each_value(device=[H200, B200], **{"name,rows,columns,dtype": LONG})
 def test_machine_code(
     name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo
 ) -> None:

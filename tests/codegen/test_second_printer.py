@@ -182,14 +182,15 @@ def test_rows_that_asynchronous_copies_bring(
     check(fusion, device, tmp_path, plan)
 
 
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
-@pytest.mark.parametrize(
-    ("name", "rows", "columns"),
-    [
-        ("layer_norm_backward", 300, 3072),
-        ("layer_norm_backward_anew", 1100, 4096),
-        ("layer_norm_backward", 2001, 1500),
-    ],
+@each_value(
+    dtype=[Float, BFloat16],
+    **{
+        "name,rows,columns": [
+            ("layer_norm_backward", 300, 3072),
+            ("layer_norm_backward_anew", 1100, 4096),
+            ("layer_norm_backward", 2001, 1500),
+        ]
+    },
 )
 def test_blocks_of_a_cluster_add_up_their_totals(
     name: str, rows: int, columns: int, dtype: DataType, tmp_path: Path

@@ -178,8 +178,7 @@ STEPS: dict[str, Program] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each_value(name=list(STEPS), dtype=[torch.float32, torch.bfloat16])
 def test_steps_have_gradients_of_zeros(name: str, dtype: torch.dtype) -> None:
     same_as_eager(STEPS[name], (POINTS * 7).to(dtype))
 
