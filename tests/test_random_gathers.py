@@ -34,8 +34,8 @@ def test_random_gathers_equal_float64(device: torch.device, first: int) -> None:
         reads = [e for e in plan.fusion.exprs if isinstance(e, GatherOp)]
         gathers += len(reads)
         computed += sum(e.index not in made.fusion.inputs for e in reads)
-    assert gathers > BATCH
-    assert computed > BATCH // 4
+    assert gathers > BATCH // 2
+    assert computed > BATCH // 8
 
 
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(

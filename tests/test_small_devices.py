@@ -54,7 +54,7 @@ def test_random_fusions_equal_float64_where_nothing_fits(info: DeviceInfo, first
     for _, plan, _ in checked(fusions_of(cases), Batch(CPU, info), CPU):
         kernels = generate_kernels(plan, info).values()
         early += ["TF_PREFETCH(" in k.kernel.source for k in kernels]
-    assert sum(early) > 2 or info is LITTLE_GPU
+    assert sum(early) > 0 or info is LITTLE_GPU
     assert not all(early)
 
 
