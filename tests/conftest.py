@@ -70,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not config.getoption("--campaign"):
         further = [item for item in items if item.get_closest_marker("campaign")]
-        items[:] = [item for item in items if item not in set(further)]
+        left_out = set(further)
+        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=further)
     for marker, problem in (("gpu", _gpu_problem), ("nvrtc", _nvrtc_problem)):
         marked = [item for item in items if item.get_closest_marker(marker)]

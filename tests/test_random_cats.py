@@ -20,11 +20,11 @@ from thunder_fuser.passes.rewrite import memory_behind_results
 from thunder_fuser.segment.plan import SegmentedFusion
 
 CASES = 120
-BATCH = 15
+BATCH = 10
 GUARDED = range(7_000, 7_016)
 
 
-@blocks(CASES, BATCH, always=30)
+@blocks(CASES, BATCH, always=20)
 def test_random_cats_equal_float64(device: torch.device, first: int) -> None:
     cases = map(cat_case, range(first, first + BATCH))
     sliced = 0

@@ -61,8 +61,9 @@ def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     assert launches > len(GUARDED)
 
 
+@blocks(60, 20, always=20, first=6_000)
 def test_plans_for_devices_of_any_prices_are_right(
-    monkeypatch: pytest.MonkeyPatch, device: torch.device
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, first: int
 ) -> None:
     """Where launches are free, few threads are dear and memory moves kilobytes, much is divided and
     stored that is one kernel for an H200.
@@ -70,7 +71,7 @@ def test_plans_for_devices_of_any_prices_are_right(
     divides = replace(H200, launch_seconds=0.0, sm_count=1 << 20, sector_bytes=1024, l2_bytes=0)
     batch = Batch(device, None)
     planned, kernels = [], dict.fromkeys((H200, divides), 0)
-    for seed in range(6_000, 6_060):
+    for seed in range(first, first + 20):
         made = case(seed)
         for info in kernels:
             monkeypatch.setattr("thunder_fuser.compile.planned_for", lambda _, info=info: info)

@@ -14,11 +14,11 @@ from tests.support.seeds import blocks
 from thunder_fuser.device_table import H200
 
 CASES = 160
-BATCH = 20
+BATCH = 10
 GUARDED = range(7_000, 7_016)
 
 
-@blocks(CASES, BATCH, always=40)
+@blocks(CASES, BATCH, always=20)
 def test_random_shifts_equal_float64(device: torch.device, first: int) -> None:
     cases = map(shift_case, range(first, first + BATCH))
     ran = list(checked(fusions_of(cases), every_other(device, first // BATCH), device))

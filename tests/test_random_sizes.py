@@ -64,7 +64,7 @@ def test_sizes_are_what_they_are_in_torch(first: int) -> None:
 
 
 @pytest.mark.slow
-@blocks(40 * PROGRAMS, PROGRAMS, always=PROGRAMS, first=1000)
+@blocks(40 * PROGRAMS, PROGRAMS, always=0, first=1000)
 def test_more_sizes(first: int) -> None:
     test_sizes_are_what_they_are_in_torch(first)
 

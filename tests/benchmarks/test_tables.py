@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from benchmarks import compile_time, dynamic_sizes, symint, training
 from benchmarks.__main__ import main
@@ -16,7 +18,7 @@ from benchmarks.machine import file_stem, model
 from benchmarks.table import Column, Table
 from benchmarks.training import trained
 from benchmarks.workloads import WORKLOADS
-from tests.zoo.models import MODELS
+from tests.zoo.models import MODELS, Model, Sizes
 
 COLUMNS = (
     Column("name", "name"),
@@ -79,6 +81,9 @@ def test_training_steps_are_compared_with_eager_before_they_are_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu = torch.device("cpu")
+    (model,) = (m for m in MODELS if m.name == "Llama")
+    shallow = replace(model, small=replace(model.small, layers=1))
+    monkeypatch.setattr(training, "MODELS", [shallow])
     rows = trained(cpu, ["thunder_fuser", "torch"], 0.01, "llama", small=True).rows
     assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
     for row in rows:
@@ -140,9 +145,21 @@ def test_first_calls_are_compiled_in_folders_of_their_own(monkeypatch: pytest.Mo
     assert row["compilers"] > 0
 
 
+class Normed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(self.linear(x), (16,)).square().mean()
+
+
 def test_further_sizes_need_fewer_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_sizes, "compiled_by_torch", lambda net: net)
-    (model,) = (m for m in MODELS if m.name == "GPT-2")
+    sizes = Sizes(1, 16, 1, 32, 16, 1)
+    model = Model(
+        "small", lambda _: Normed(), lambda s, *_: [torch.randn(s.length, 16)], sizes, sizes
+    )
     ours, static, torchs = dynamic_sizes._rows(model, [33, 35, 37])
     assert not any(row.get("failed") for row in (ours, static, torchs))
     assert 0 < ours["kernels"] < static["kernels"]

@@ -12,6 +12,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.row_programs import PROGRAMS, assert_beside_float64, assert_on_a_gpu
+from tests.support.shares import each_value
 from tests.tools import sass
 from tests.zoo import issue_2473
 from thunder_fuser.codegen.cuda import generate
@@ -113,7 +114,11 @@ SIZES = [(200, 512), (70, 1000), (53, 2000), (150, 264), (41, 4099), (33, 5120),
 
 
 @pytest.mark.usefixtures("by_copies")
-@pytest.mark.parametrize("dtype", [Float, BFloat16, DataType.Half], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "dtype",
+    [Float, BFloat16, pytest.param(DataType.Half, marks=pytest.mark.campaign)],
+    ids=lambda d: d.name,
+)
 def test_numbers(dtype: DataType) -> None:
     """Of several rows a block, rows that threads have in unequal parts, rows that some blocks have
     none of, tiles of clusters, against float64.
@@ -227,8 +232,7 @@ def test_the_same_bits_as_with_rows_in_registers(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.nvrtc
 @pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
-@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
-@pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
+@each_value(device=[H200, B200], **{"name,rows,columns,dtype": LONG})
 def test_machine_code(
     name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.codegen.kernels import kernels_of
 from tests.support.plans import planned
+from tests.support.shares import each_value
 from tests.tools import sass
 from tests.zoo import losses
 from tests.zoo.issue_2473 import full_plan
@@ -129,8 +130,7 @@ def test_who_holds_a_row_waits_for_much_of_it_each_time(name: str) -> None:
     assert min(awaited(name)) >= least
 
 
-@pytest.mark.parametrize("device", DATACENTER, ids=lambda device: device.arch)
-@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward_anew"])
+@each_value(name=["rms_norm_backward", "layer_norm_backward_anew"], device=DATACENTER)
 def test_the_next_row_is_on_its_way_before_one_is_folded(name: str, device: DeviceInfo) -> None:
     """ptxas moves loads that only the next iteration waits for behind all that this one does."""
     (generated,) = generate_kernels(TABLE[name]().plan(), device).values()

@@ -11,6 +11,7 @@ from tests.codegen.kernels import kernel_of
 from tests.support.batch import Batch, executable
 from tests.support.generator import random_case
 from tests.support.hash_seeds import printed_under_any
+from tests.support.shares import each_value
 from tests.tools import sass
 from tests.zoo import losses
 from thunder_fuser.codegen.kernel import Kernel
@@ -92,8 +93,7 @@ def test_text_does_not_depend_on_hashes() -> None:
 # ---- cross-entropy
 
 
-@pytest.mark.parametrize("schedule", ["own", "H200"])
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+@each_value(schedule=["own", "H200"], dtype=[Float, BFloat16])
 def test_cross_entropy_is_no_worse_than_in_eager(
     device: torch.device, schedule: str, dtype: DataType
 ) -> None:

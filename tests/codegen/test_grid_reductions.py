@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.batch import Batch, batch_for, executable
-from tests.support.shares import each_pair
+from tests.support.shares import each_value
 from tests.tools import sass
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.kernel import Kernel
@@ -45,7 +45,7 @@ def full_kernel(name: str, device: DeviceInfo) -> Kernel:
 # ---- numbers
 
 
-@each_pair(reduction=REDUCTIONS, dtype=[Float, BFloat16], schedule=["own", "H200"])
+@each_value(reduction=REDUCTIONS, dtype=[Float, BFloat16], schedule=["own", "H200"])
 def test_one_kernel_is_no_worse_than_eager(
     device: torch.device, schedule: str, dtype: DataType, reduction: Reduction
 ) -> None:
@@ -173,8 +173,9 @@ def test_a_lone_row_has_the_registers_of_all_stages_and_others_those_of_one() ->
         assert (made.stages, made.threads, made.rows_per_block) == (3, threads, rows)
 
 
-@pytest.mark.parametrize("columns", [264, 1000, 2048, 8192])
-@pytest.mark.parametrize("name", ["layer_norm_backward", "layer_norm_backward_anew"])
+@each_value(
+    name=["layer_norm_backward", "layer_norm_backward_anew"], columns=[264, 1000, 2048, 8192]
+)
 def test_what_rows_and_columns_accumulate_is_not_spilled(name: str, columns: int) -> None:
     norm = next(r for r in REDUCTIONS if r.name == name)
     plan = norm.definition(8192, columns, BFloat16).plan()
@@ -361,8 +362,7 @@ def test_long_columns_need_no_second_accumulators(name: str) -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("columns", [264, 1000])
-@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward"])
+@each_value(name=["rms_norm_backward", "layer_norm_backward"], columns=[264, 1000])
 def test_vectors_that_some_threads_lack_are_kept_as_words(name: str, columns: int) -> None:
     """Each pass takes them apart under its own test: as elements they were 16-bit registers from
     one test to the next, two for each word, and 170 to 190 bytes of them were spilled.

@@ -15,6 +15,7 @@ import torch
 
 import thunder_fuser
 from tests.codegen.kernels import kernels_of
+from tests.support.shares import each_value
 from tests.tools.x86 import stalls
 from tests.zoo.channels_last import column_statistics, normalized
 from tests.zoo.norms import NORMS
@@ -205,8 +206,7 @@ def of_odd_rows(name: str, dtype: DataType, columns: int) -> str:
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("columns", [257, 520, 1001, 4097])
-@pytest.mark.parametrize(("name", "dtype"), [*ODD_ROWS, *ODD_COLUMNS])
+@each_value(columns=[257, 520, 1001, 4097], **{"name,dtype": [*ODD_ROWS, *ODD_COLUMNS]})
 def test_rows_of_odd_sizes_are_loaded_in_vectors(
     name: str, dtype: str, columns: int, cpu: str
 ) -> None:

@@ -61,7 +61,7 @@ def assert_no_spills(cubin: Cubin) -> None:
         assert not resources.spills, f"{name}: {resources}"
 
 
-@DEVICES
+@each_architecture()
 def test_workloads_compile_without_spills(device: DeviceInfo) -> None:
     cubin = workload_cubin(device)
     assert_no_spills(cubin)
@@ -145,7 +145,7 @@ def test_rows_of_two_blocks_fit_into_their_registers(device: DeviceInfo) -> None
 @pytest.mark.parametrize(
     ("device", "first", "every"),
     [
-        *(pytest.param(d, k, 3, id=d.arch) for k, d in enumerate(GPUS)),
+        *(pytest.param(d, k, 6, id=d.arch) for k, d in enumerate(GPUS)),
         *(pytest.param(d, 0, 1, id=f"{d.arch}, all", marks=pytest.mark.campaign) for d in GPUS),
     ],
 )

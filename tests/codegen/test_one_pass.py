@@ -400,9 +400,9 @@ def test_same_bits_on_every_run_and_any_number_of_threads(
             assert all(map(torch.equal, again, found[0])), sizes
 
 
-@pytest.mark.parametrize("device", [H200, CPU], ids=lambda d: d.name)
-@pytest.mark.parametrize(
-    ("sizes", "dims"), [((3, 1030), (1,)), ((2, 70), (1,)), ((200, 20), (0,)), ((9, 999), (0, 1))]
+@each_value(
+    device=[H200, CPU],
+    **{"sizes,dims": [((3, 1030), (1,)), ((2, 70), (1,)), ((200, 20), (0,)), ((9, 999), (0, 1))]},
 )
 def test_no_order_of_threads_and_blocks_matters(
     device: DeviceInfo, sizes: tuple[int, ...], dims: tuple[int, ...]

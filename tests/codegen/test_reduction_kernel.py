@@ -8,6 +8,7 @@ import torch
 from tests.support.batch import Batch, batch_for, executable
 from tests.support.generator import random_case
 from tests.support.hash_seeds import printed_under_any
+from tests.support.shares import each_value
 from tests.zoo.norms import NORMS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
@@ -40,8 +41,7 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 # ---- numbers
 
 
-@pytest.mark.parametrize("schedule", ["own", "H200"])
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+@each_value(schedule=["own", "H200"], dtype=[Float, BFloat16])
 def test_norms_are_no_worse_than_in_eager(
     device: torch.device, schedule: str, dtype: DataType
 ) -> None:

@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 THREE = replace(H200_SLICE, sm_count=3)
 WITHOUT_COPIES = replace(T4, sm_count=3)
 """No asynchronous copies: the next row waits in registers."""
-ALWAYS = 48
+ALWAYS = 24
 # Groups that blocks have some of, rows that no block has as many of, several blocks a group, rows
 # that are summed in parts, rows of more than a warp, and of one vector.
 SIZES = (

@@ -16,7 +16,7 @@ import torch
 
 from tests.support import sequential_c
 from tests.support.devices import LITTLE
-from tests.support.shares import each_pair
+from tests.support.shares import each_value
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from tests.zoo.template_programs import rms_norm, softmax, transposed
@@ -115,7 +115,7 @@ def test_c_computes_what_the_program_says(
     check(program().fusion, device, tmp_path)
 
 
-@each_pair(
+@each_value(
     name=["rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew", "column_sum"],
     sizes=[(530, 1000), (300, 4096), (270, 5120)],
     dtype=[Float, BFloat16],
@@ -128,7 +128,7 @@ def test_blocks_that_stride_over_rows(
     check(reduction.definition(*sizes, dtype).fusion, H200, tmp_path)
 
 
-@each_pair(
+@each_value(
     name=["rms_norm_backward", "layer_norm_backward", "column_sum"],
     sizes=[(290, 1001), (150, 2502), (139, 5003), (21, 7001)],
     dtype=[Float, BFloat16],
@@ -182,14 +182,15 @@ def test_rows_that_asynchronous_copies_bring(
     check(fusion, device, tmp_path, plan)
 
 
-@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
-@pytest.mark.parametrize(
-    ("name", "rows", "columns"),
-    [
-        ("layer_norm_backward", 300, 3072),
-        ("layer_norm_backward_anew", 1100, 4096),
-        ("layer_norm_backward", 2001, 1500),
-    ],
+@each_value(
+    dtype=[Float, BFloat16],
+    **{
+        "name,rows,columns": [
+            ("layer_norm_backward", 300, 3072),
+            ("layer_norm_backward_anew", 1100, 4096),
+            ("layer_norm_backward", 2001, 1500),
+        ]
+    },
 )
 def test_blocks_of_a_cluster_add_up_their_totals(
     name: str, rows: int, columns: int, dtype: DataType, tmp_path: Path

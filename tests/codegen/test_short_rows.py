@@ -7,11 +7,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import pytest
 import torch
 
 from tests.frontends.thunder.programs import jit, traced
 from tests.support.batch import batch_for, executable
+from tests.support.shares import each_value
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -46,8 +46,7 @@ def plan_of(program: Callable[[torch.Tensor], Results], x: torch.Tensor) -> Segm
     return fusion.plan
 
 
-@pytest.mark.parametrize("schedule", ["own", "H200"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_value(name=list(PROGRAMS), schedule=["own", "H200"])
 def test_numbers(name: str, schedule: str, device: torch.device) -> None:
     """A load under a condition on the row hid those of the other lanes, which had none."""
     batch, made = batch_for(device, schedule), []

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.batch import Batch, Guarded, allocations
 from tests.support.building import op
-from tests.support.shares import each_architecture, each_pair
+from tests.support.shares import each_architecture, each_value
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -107,7 +107,7 @@ def program(define: Define, rows: int, columns: int, dtype: DataType) -> Fusion:
     return b.build()
 
 
-@each_pair(define=list(EXACT), dtype=[BFloat16, Float], schedule=["own", "H200"])
+@each_value(define=list(EXACT), dtype=[BFloat16, Float], schedule=["own", "H200"])
 def test_numbers(
     define: Define, dtype: DataType, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

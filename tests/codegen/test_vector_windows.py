@@ -11,6 +11,7 @@ import torch
 
 from tests.support.batch import Batch, Guarded, allocations
 from tests.support.building import op
+from tests.support.shares import each_value
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -40,8 +41,7 @@ def check(
         assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_value(dtype=DTYPES, info=[None, H200])
 def test_slices_of_every_step_and_offset(
     dtype: DataType, info: DeviceInfo | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,8 +59,7 @@ def test_slices_of_every_step_and_offset(
     check(b, inputs, exact, info, monkeypatch)
 
 
-@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_value(dtype=DTYPES, info=[None, H200])
 def test_pairs_and_flips(
     dtype: DataType, info: DeviceInfo | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.passes.patterns import check_same_results, ops_of
+from tests.support.shares import each_value
 from thunder_fuser import passes
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir import philox
@@ -72,8 +73,7 @@ def answers(
     return COMPARED[op](*((other, wide) if swap else (wide, other)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("interval", INTERVALS, ids=str)
+@each_value(dtype=DTYPES, interval=INTERVALS)
 def test_words_that_pass_are_those_whose_numbers_do(
     dtype: DataType, interval: tuple[float, float]
 ) -> None:

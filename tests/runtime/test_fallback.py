@@ -83,11 +83,12 @@ def planned(kind: str, seed: int) -> tuple[Case, SegmentedFusion]:
     return case, CompiledFusion(fusion).plan(case.inputs)
 
 
+@pytest.mark.parametrize("count", [12, pytest.param(30, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_segments_in_torch_leave_what_kernels_would(kind: str) -> None:
+def test_segments_in_torch_leave_what_kernels_would(kind: str, count: int) -> None:
     """Numbers, updated arguments, dtypes, strides, views; nothing is compiled."""
     segments = 0
-    for seed in (*range(30), *((174,) if kind == "pointwise" else ())):
+    for seed in (*range(count), *((174,) if kind == "pointwise" else ())):
         case, plan = planned(kind, seed)
         inputs, as_launched = case.fresh_inputs(), case.fresh_inputs()
         kernels = [s.index for s in plan.segments if s.kernels]
@@ -98,7 +99,7 @@ def test_segments_in_torch_leave_what_kernels_would(kind: str) -> None:
         launched = compile_plan(plan, CPU, Still())(as_launched)
         assert memory([*inputs, *outputs]) == memory([*as_launched, *launched]), f"seed {seed}"
         segments += len(kernels)
-    assert segments > 40
+    assert segments > count
 
 
 def test_kernels_and_segments_in_torch_work_together() -> None:

@@ -31,8 +31,13 @@ PROGRAMS: dict[str, Callable[[], list[Kernel]]] = {
 # Where the text depends on the architecture every one is tried, else the oldest.
 ARCHS = ("sm_80", "sm_90", "sm_100")
 COMBINATIONS = [
-    *((program, arch) for program in ("hand-written", "casts") for arch in ARCHS),
-    *((program, ARCHS[0]) for program in ("math", "integers", "complex")),
+    *((program, ARCHS[0]) for program in PROGRAMS),
+    ("hand-written", "sm_90"),
+    ("casts", "sm_100"),
+    *(
+        pytest.param(program, arch, marks=pytest.mark.campaign)
+        for program, arch in (("hand-written", "sm_100"), ("casts", "sm_90"))
+    ),
 ]
 
 

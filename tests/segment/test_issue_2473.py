@@ -52,8 +52,7 @@ def test_one_kernel_moves_what_must_move() -> None:
     assert f"{told.workspace_bytes:,} B through workspaces" in told.listing(times=True)
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@pytest.mark.parametrize("batch", [8, 56, 513, 2048])
+@each_value(batch=[8, 56, 513, 2048], device=DEVICES)
 def test_blocks_walk_over_batches(batch: int, device: DeviceInfo) -> None:
     """Batches that are more than blocks: nothing is read twice, and parts are few beside rows."""
     plan = definition(batch, *FULL[1:]).plan()

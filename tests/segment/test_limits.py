@@ -11,6 +11,7 @@ from tests.support.batch import Batch, executable
 from tests.support.building import op
 from tests.support.generator import Case, random_case
 from tests.support.generator_cats import cat_case
+from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -37,17 +38,18 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "FEW_PIECES", 1)
 
 
-def cases() -> Iterator[Case]:
-    for seed in range(25):
+def cases(first: int) -> Iterator[Case]:
+    for seed in range(first, first + 10):
         yield random_case(seed, reductions=seed % 2 == 0, gathers=seed % 5 == 0)
         yield cat_case(seed)
 
 
-def test_random_programs_under_low_limits_equal_float64(low: None) -> None:
+@blocks(40, 10, always=10)
+def test_random_programs_under_low_limits_equal_float64(low: None, first: int) -> None:
     batch = Batch(CPU)
     planned = []
     cut = joined = 0
-    for case in cases():
+    for case in cases(first):
         inputs = case.fresh_inputs()
         compiled = executable(CompiledFusion(case.fusion), inputs, batch, CPU)
         cut += any("[size]" in b.reason for b in compiled.plan.boundaries)
@@ -55,8 +57,8 @@ def test_random_programs_under_low_limits_equal_float64(low: None) -> None:
         planned.append((case, inputs, compiled))
     for case, inputs, compiled in planned:
         case.check(compiled(inputs), case.updated(inputs))
-    assert cut > 12
-    assert joined > 12
+    assert cut > 4
+    assert joined > 4
 
 
 def written(b: FusionBuilder) -> SegmentedFusion:

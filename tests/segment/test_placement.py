@@ -8,6 +8,7 @@ from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
 from tests.support.plans import DEFINITIONS, planned
+from tests.support.seeds import blocks
 from tests.zoo.plan_programs import PROGRAMS, Program
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -76,9 +77,10 @@ def test_tensors_of_definitions_are_placed(definition: object) -> None:
 
 
 @pytest.mark.parametrize("reductions", [False, True])
-def test_tensors_of_random_fusions_are_placed(reductions: bool) -> None:
+@blocks(150, 50, always=50)
+def test_tensors_of_random_fusions_are_placed(reductions: bool, first: int) -> None:
     kinds: set[type] = set()
-    for seed in range(150):
+    for seed in range(first, first + 50):
         fusion = random_case(seed, max_numel=2_000, reductions=reductions).fusion
         plan = partition(with_cuts(fusion, seed) if seed % 2 else fusion)
         assert_well_placed(plan)

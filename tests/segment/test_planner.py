@@ -8,6 +8,7 @@ import torch
 from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
+from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
@@ -245,7 +246,7 @@ def test_outputs_beyond_what_a_kernel_takes_go_into_another(b: FusionBuilder) ->
 # ---- what holds for every plan
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@blocks(400, 100, always=100)
 def test_plans_are_consistent(first: int) -> None:
     for seed in range(first, first + 100):
         case = random_case(seed)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tests.support.partitions import partition_by
-from tests.support.shares import each_pair
+from tests.support.shares import each_value
 from tests.tools.replay import corpus
 from tests.zoo.losses import cross_entropy
 from tests.zoo.reductions import REDUCTIONS
@@ -177,7 +177,7 @@ def assert_about_as_fast_as_any(body: KernelBody, device: DeviceInfo) -> None:
     assert seconds[0] <= (1 + OVERLOOKED) * min(seconds) + slack, str(chosen)
 
 
-@each_pair(
+@each_value(
     rows=[64, 600, 4096],
     columns=[1000, 4096, 8192, 32000, 50257, 50304, 128256],
     dtype=[DataType.BFloat16, DataType.Float],
@@ -193,7 +193,7 @@ def test_losses_are_about_as_fast_as_any(
                 assert_about_as_fast_as_any(segment.body, device)
 
 
-@each_pair(
+@each_value(
     name=["gelu_backward", "layer_norm_backward_anew"],
     rows=[512, 2048, 8192],
     columns=[768, 3072, 5003, 5120, 8192, 11008],

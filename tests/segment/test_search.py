@@ -82,7 +82,7 @@ def orders(parts: Sequence[Anchors], dependencies: DependencyGraph) -> Iterator[
             yield order
 
 
-@pytest.mark.parametrize("first", [0, 60, 120])
+@blocks(180, 60, always=60)
 def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
     """Every division that is legal, in every order it can run in, with its boundaries decided."""
     compared = 0
@@ -110,21 +110,22 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
     assert compared > 4
 
 
-@blocks(3000, 150, always=150)
+@blocks(3000, 50, always=50)
 def test_no_plan_moves_more_than_one_operation_a_kernel(first: int) -> None:
-    for seed in range(first, first + 150):
+    for seed in range(first, first + 50):
         case = random_case(seed, reductions=True)
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         apart = CompiledFusion(with_cuts(case.fusion, 0, probability=1)).plan(case.inputs)
         assert plan.bytes <= apart.bytes, f"seed {seed}"
 
 
-def test_costs_beat_the_first_legal_neighbour() -> None:
+@blocks(300, 100, always=100)
+def test_costs_beat_the_first_legal_neighbour(first: int) -> None:
     """What a kernel costs is a launch and its bytes: by that, greedy plans are rarely as good, and
     almost never better.
     """
     cheaper = dearer = larger = 0
-    for seed in range(300):
+    for seed in range(first, first + 100):
         graph = graph_of(seed)
         layouts = [graph.layouts[t] for t in graph.fusion.tensor_inputs]
         found = partition(graph.fusion, layouts)
@@ -133,9 +134,9 @@ def test_costs_beat_the_first_legal_neighbour() -> None:
         cheaper += price < theirs
         dearer += price > theirs
         larger += found.bytes > other.bytes
-    assert cheaper > 30
-    assert dearer <= 3
-    assert larger <= 3
+    assert cheaper > 10
+    assert dearer <= 2
+    assert larger <= 2
 
 
 def test_a_wide_program_joins_what_shares_most() -> None:

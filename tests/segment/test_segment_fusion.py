@@ -13,6 +13,7 @@ from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
 from tests.support.generator_cats import cat_case
 from tests.support.plans import DEFINITIONS, planned
+from tests.support.seeds import blocks
 from tests.zoo.plan_programs import PROGRAMS
 from tests.zoo.workloads import WORKLOADS, Workload
 from thunder_fuser.compile import generate_kernels
@@ -96,9 +97,12 @@ def test_segments_of_workloads_compute_alone_what_the_plan_computes(workload: Wo
 
 
 @pytest.mark.parametrize("kind", ["pointwise", "reductions", "gathers", "draws"])
-def test_segments_of_random_fusions_compute_alone_what_the_plan_computes(kind: str) -> None:
+@blocks(60, 20, always=20)
+def test_segments_of_random_fusions_compute_alone_what_the_plan_computes(
+    kind: str, first: int
+) -> None:
     several = 0
-    for seed in range(60):
+    for seed in range(first, first + 20):
         options = {kind: True} if kind != "pointwise" else {}
         case = random_case(seed, max_numel=2_000, **options)  # type: ignore[arg-type]
         fusion = with_cuts(case.fusion, seed) if seed % 2 else case.fusion
@@ -106,7 +110,7 @@ def test_segments_of_random_fusions_compute_alone_what_the_plan_computes(kind: s
         assert_is_canonical(plan)
         assert_alone_as_in_the_plan(plan, case.inputs)
         several += len(plan.segments) > 1
-    assert several > 10
+    assert several > 3
 
 
 # ---- equal segments are equal values
@@ -195,9 +199,10 @@ def test_a_segment_runs_alone_from_its_script(name: str, plan: SegmentedFusion) 
     assert ran
 
 
-def test_what_is_collected_from_slices_reads_its_pieces() -> None:
+@blocks(60, 20, always=20)
+def test_what_is_collected_from_slices_reads_its_pieces(first: int) -> None:
     collected = 0
-    for seed in range(60):
+    for seed in range(first, first + 20):
         case = cat_case(seed)
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         verify(plan.fusion, "folded")
@@ -209,4 +214,4 @@ def test_what_is_collected_from_slices_reads_its_pieces() -> None:
                 read = {segment.values[v.id] for v in segment.fusion.tensor_inputs}
                 assert read <= set(segment.inputs)
                 collected += 1
-    assert collected > 30
+    assert collected > 8

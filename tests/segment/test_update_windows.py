@@ -10,6 +10,7 @@ import thunder
 import torch
 
 import thunder_fuser
+from tests.support.shares import each_value
 from thunder_fuser import fusions, options
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -46,23 +47,23 @@ def _cache() -> torch.Tensor:
 ALL = slice(None)
 
 
-@pytest.mark.parametrize(
-    ("index", "shape"),
-    [
-        ((ALL, ALL, slice(7, 8)), [2, 4, 1, 16]),
-        ((ALL, ALL, 7), [2, 4, 16]),
-        ((ALL, ALL, [7]), [2, 4, 1, 16]),
-        ((ALL, ALL, slice(3, None, 64)), [2, 4, 4, 16]),
-        ((ALL, ALL, slice(-16, None)), [2, 4, 16, 16]),
-        ((ALL, ALL, slice(255, None, 3), 1), [2, 4, 1]),
-        ((1, slice(1, 3), [2, 5, 9, 13, 200], slice(1, 4)), [2, 5, 3]),
-        (([0, 1], ALL, [17, 3]), [2, 4, 16]),
-        ((0, 3, 255, 15), []),
-        ((None, 1, ALL, slice(0, 9)), [1, 4, 9, 16]),
-    ],
-    ids=str,
+@each_value(
+    kind=["tensor", "number", "broadcast"],
+    **{
+        "index,shape": [
+            ((ALL, ALL, slice(7, 8)), [2, 4, 1, 16]),
+            ((ALL, ALL, 7), [2, 4, 16]),
+            ((ALL, ALL, [7]), [2, 4, 1, 16]),
+            ((ALL, ALL, slice(3, None, 64)), [2, 4, 4, 16]),
+            ((ALL, ALL, slice(-16, None)), [2, 4, 16, 16]),
+            ((ALL, ALL, slice(255, None, 3), 1), [2, 4, 1]),
+            ((1, slice(1, 3), [2, 5, 9, 13, 200], slice(1, 4)), [2, 5, 3]),
+            (([0, 1], ALL, [17, 3]), [2, 4, 16]),
+            ((0, 3, 255, 15), []),
+            ((None, 1, ALL, slice(0, 9)), [1, 4, 9, 16]),
+        ]
+    },
 )
-@pytest.mark.parametrize("kind", ["tensor", "number", "broadcast"])
 def test_a_window_of_an_argument_moves_its_own_bytes(
     index: Any, shape: list[int], kind: str
 ) -> None:
@@ -78,16 +79,14 @@ def test_a_window_of_an_argument_moves_its_own_bytes(
     assert plan.bytes == plan.bytes_ideal == 4 * (elements + 2 * value.numel())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.bool], ids=str)
-@pytest.mark.parametrize(
-    "view",
-    [
+@each_value(
+    dtype=[torch.bfloat16, torch.float64, torch.int64, torch.bool],
+    view=[
         lambda x: x,
         lambda x: x.transpose(1, 2),
         lambda x: x[1:, ::2, 1:, 1:],
         lambda x: x.flatten(0, 1).unflatten(0, (2, 4)).permute(3, 1, 0, 2),
     ],
-    ids=["dense", "transposed", "sliced", "permuted"],
 )
 def test_windows_in_memory_with_any_strides(
     dtype: torch.dtype, view: Callable[[torch.Tensor], torch.Tensor]

@@ -39,13 +39,18 @@ def each_architecture(always: str = "sm_90", name: str = "device") -> Any:
 
 
 def _parametrized(factors: dict[str, Sequence[Any]], together: int) -> Any:
+    """A factor of several parameters is called `**{"rows,columns": [(3, 4)]}`."""
     values = list(factors.values())
     always = covering([len(v) for v in values], together)
     return pytest.mark.parametrize(
         ",".join(factors),
         [
             pytest.param(
-                *(v[n] for v, n in zip(values, at, strict=True)),
+                *(
+                    value
+                    for (name, v), n in zip(factors.items(), at, strict=True)
+                    for value in (v[n] if "," in name else (v[n],))
+                ),
                 marks=[] if at in always else pytest.mark.campaign,
                 id="-".join(_name(v[n], n) for v, n in zip(values, at, strict=True)),
             )

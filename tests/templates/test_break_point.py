@@ -10,6 +10,7 @@ from tests.support.generator import Case
 from tests.support.generator_program import Program
 from tests.support.inputs import random_tensor
 from tests.support.seeds import blocks
+from tests.support.shares import each_value
 from tests.zoo.channels_last import normalized
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
@@ -159,8 +160,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_value(name=list(PROGRAMS), debug=[False, True])
 def test_numbers_are_those_of_the_flat_loop(
     name: str, debug: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.schedules import row_schedules
+from tests.support.shares import each_value
 from tests.tools import sass
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -103,8 +104,7 @@ def test_registers_with_room_hold_the_whole_row() -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("info", [A100, H200, B200], ids=lambda d: d.arch)
-@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
+@each_value(info=[A100, H200, B200], dtype=[DataType.BFloat16, DataType.Float])
 def test_eight_blocks_of_128_threads_share_a_multiprocessor(
     info: DeviceInfo, dtype: DataType
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from tests.support.batch import Batch, executable
 from tests.support.building import op
 from tests.support.inputs import on_device
+from tests.support.shares import each_value
 from tests.support.simulation import schedule, simulate
 from tests.zoo.losses import cross_entropy_backward
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -96,8 +97,7 @@ def inputs_of(b: FusionBuilder, seed: int) -> list[torch.Tensor]:
     return [made(t) for t in b.build().inputs if isinstance(t, TensorView)]
 
 
-@DEVICES
-@pytest.mark.parametrize("program", PROGRAMS)
+@each_value(program=PROGRAMS, device=[CPU, H200])
 def test_each_vector_gets_the_elements_of_its_rows(
     program: Callable[[FusionBuilder, int, int], None], device: DeviceInfo
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from tests.support.building import op
 from tests.support.generator import random_case
 from tests.support.schedules import row_schedules
-from tests.support.shares import GPUS, each_pair
+from tests.support.shares import GPUS, each_pair, each_value
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.cuda import GeneratedKernel
@@ -101,7 +101,7 @@ def test_several_blocks_have_long_rows_by_turns(
     assert [s.threads for s in row_schedules(few, device)] == [2 * found.threads]
 
 
-@each_pair(
+@each_value(
     program=[*NORMS, *GRADIENTS],
     columns=[1536, 2560, 3072, 5120, 6144, 10240],
     device=[A100, H200],
@@ -138,9 +138,7 @@ def test_rows_that_two_blocks_have_no_room_for_are_a_clusters() -> None:
     assert not found.row_cache.reread
 
 
-@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.name)
-@pytest.mark.parametrize("dtype", [BFloat16, Float])
-@pytest.mark.parametrize("columns", [65536, 100_001, 128_256, 262_144])
+@each_pair(norm=NORMS, dtype=[BFloat16, Float], columns=[65536, 100_001, 128_256, 262_144])
 def test_rows_that_no_block_has_room_for_stay_in_clusters(
     norm: Norm, dtype: DataType, columns: int
 ) -> None:
@@ -161,9 +159,11 @@ def test_rows_that_no_block_has_room_for_stay_in_clusters(
     assert clustered.seconds < 1.4 * again.seconds
 
 
-@pytest.mark.parametrize("name", ["layer_norm_backward", "rms_norm_backward"])
-@pytest.mark.parametrize("dtype", [BFloat16, Float])
-@pytest.mark.parametrize("columns", [12_288, 16_384, 18_432, 20_000, 32_768])
+@each_pair(
+    name=["layer_norm_backward", "rms_norm_backward"],
+    dtype=[BFloat16, Float],
+    columns=[12_288, 16_384, 18_432, 20_000, 32_768],
+)
 def test_gradients_of_wide_norms_are_one_kernel_of_clusters(
     name: str, dtype: DataType, columns: int
 ) -> None:
@@ -282,9 +282,10 @@ def test_an_update_that_reads_a_row_is_not_written_while_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("device", [H200, A100, CPU], ids=lambda d: d.name)
-def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
+@pytest.mark.parametrize("count", [25, pytest.param(75, marks=pytest.mark.campaign)])
+def test_every_column_of_every_row_has_one_thread(device: DeviceInfo, count: int) -> None:
     seen = set()
-    for seed in range(75):
+    for seed in range(count):
         case = random_case(seed, reductions=True)
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         for found in row_schedules(plan, device):

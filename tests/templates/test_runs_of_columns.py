@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from tests.support.batch import Batch, check_between_guards, fusions_of
 from tests.support.generator import random_case
 from tests.support.oracle import assert_close_to_reference
 from tests.support.schedules import row_schedules
+from tests.support.shares import each_pair
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.definition import FusionDefinition
@@ -70,17 +72,23 @@ def positions(images: int, channels: int, pixels: int, dtype: DataType) -> Fusio
 
 
 DTYPES = (DataType.Float, DataType.BFloat16)
-FEW = {(49, DataType.BFloat16), (930, DataType.Float)}
-CASES = [
-    pytest.param(p, d, marks=() if (p, d) in FEW else pytest.mark.campaign, id=f"{p}-{d.name}")
-    for p in PIXELS
-    for d in DTYPES
-]
+FEW = [(49, DataType.BFloat16), (930, DataType.Float)]
+MORE = [at for at in itertools.product(PIXELS, DTYPES) if at not in FEW]
+PROGRAMS = [batch_norm, group_norm, positions]
+IMAGES = [(5, 24), (40, 2)]
 
 
-@pytest.mark.parametrize(("pixels", "dtype"), CASES)
-@pytest.mark.parametrize(("images", "channels"), [(5, 24), (40, 2)])
-@pytest.mark.parametrize("program", [batch_norm, group_norm, positions])
+@pytest.mark.campaign
+@pytest.mark.parametrize(("pixels", "dtype"), MORE)
+@pytest.mark.parametrize(("images", "channels"), IMAGES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_numbers_of_further_sizes(
+    program: Program, images: int, channels: int, pixels: int, dtype: DataType
+) -> None:
+    test_numbers(program, images, channels, pixels, dtype)
+
+
+@each_pair(program=PROGRAMS, **{"images,channels": IMAGES, "pixels,dtype": FEW})
 def test_numbers(
     program: Program, images: int, channels: int, pixels: int, dtype: DataType
 ) -> None:

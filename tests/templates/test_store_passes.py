@@ -9,7 +9,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.building import op
-from tests.support.shares import each_pair
+from tests.support.shares import each_pair, each_value
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -88,9 +88,7 @@ def test_what_takes_the_place_of_an_input_waits_until_all_passes_have_read_that(
     assert found.writes.passes == (1, 1)
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("columns", [33, 1000, 70000])
+@each_pair(device=DEVICES, in_place=[False, True], columns=[33, 1000, 70000])
 def test_sums_and_norms_of_them(device: DeviceInfo, in_place: bool, columns: int) -> None:
     """Rows that are kept, and those that are read in each pass, each beside pages that fault."""
     fusion = residual_norm(3, columns, in_place=in_place)
@@ -105,7 +103,7 @@ def test_sums_and_norms_of_them(device: DeviceInfo, in_place: bool, columns: int
     assert (results[-1].double() - norm).abs().max() <= 1e-6 * norm.abs().max()
 
 
-@each_pair(rows=[3, 96, 512, 1000], columns=[7, 264, 1000], device=DEVICES)
+@each_value(rows=[3, 96, 512, 1000], columns=[7, 264, 1000], device=DEVICES)
 def test_gradients_and_their_sums(device: DeviceInfo, rows: int, columns: int) -> None:
     """Lanes that do not exist, and threads without a row, store nothing."""
     fusion = gradient_and_its_sum(rows, columns)

@@ -29,24 +29,26 @@ def test_a_pass_that_loads_one_access_ahead(rows: int, arrays: list[str]) -> Non
     assert not shape_sweep.rejected({kernel.name: ("bias + GELU", "sm_90", kernel)})
 
 
+# No factors of the numbers of choices: all of them are met.
 @pytest.mark.slow
-def test_every_schedule_is_a_program() -> None:
+@pytest.mark.parametrize("share", [127, pytest.param(61, marks=pytest.mark.campaign)])
+def test_every_schedule_is_a_program(share: int) -> None:
     count = 0
-    # No factor of the numbers of choices: all of them are met.
-    for found in shape_sweep.kernels(share=61):
+    for found in shape_sweep.kernels(share=share):
         count += len(found)
         assert not shape_sweep.rejected(found)
-    assert count > 80
+    assert count > 40
 
 
 @pytest.mark.slow
 @pytest.mark.nvrtc
-def test_registers_hold_what_schedules_think_they_do() -> None:
+@pytest.mark.parametrize("share", [197, pytest.param(97, marks=pytest.mark.campaign)])
+def test_registers_hold_what_schedules_think_they_do(share: int) -> None:
     count = 0
-    for found in shape_sweep.kernels(share=97, offset=30):
+    for found in shape_sweep.kernels(share=share, offset=30):
         count += len(found)
         assert not shape_sweep.spilling(found)
-    assert count > 80
+    assert count > 40
 
 
 @pytest.mark.nvrtc

@@ -10,6 +10,7 @@ import torch
 
 from tests.frontends.definition.rebuilding import executed, rebuilt
 from tests.support.batch import Batch, executable
+from tests.support.shares import each_pair, each_value
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
@@ -50,8 +51,10 @@ def numbers(op: str, shape: list[int], **options: object) -> torch.Tensor:
 
 
 @EACH_DTYPE
-@pytest.mark.parametrize("parameters", [(0.0, 1.0), (-0.1, 0.7), (3.0, 3.0), (-1e4, 1e4)])
-@pytest.mark.parametrize("shape", [[0], [1], [7], [3, 5, 11], [64, 96]], ids=str)
+@each_value(
+    parameters=[(0.0, 1.0), (-0.1, 0.7), (3.0, 3.0), (-1e4, 1e4)],
+    shape=[[0], [1], [7], [3, 5, 11], [64, 96]],
+)
 def test_uniform_has_the_bits_of_the_reference(
     device: torch.device, dtype: DataType, parameters: tuple[float, float], shape: list[int]
 ) -> None:
@@ -229,9 +232,11 @@ READS: dict[str, tuple[Read, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("schedule", ["own", "H200"])
-@pytest.mark.parametrize("dtype", [DataType.Float, DataType.Double, DataType.Half], ids=str)
-@pytest.mark.parametrize("name", READS)
+@each_pair(
+    name=list(READS),
+    dtype=[DataType.Float, DataType.Double, DataType.Half],
+    schedule=["own", "H200"],
+)
 def test_a_number_is_the_same_wherever_it_is_computed(
     device: torch.device, name: str, dtype: DataType, schedule: str
 ) -> None:

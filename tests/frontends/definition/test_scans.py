@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.frontends.definition.rebuilding import executed
+from tests.support.shares import each_value
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir import dtypes
@@ -21,8 +22,7 @@ def scan_of(shape: list[int], dtype: DataType = Float, dim: int = -1) -> FusionD
     return fd
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-@pytest.mark.parametrize("length", [1, 16, 17, 333, 5000])
+@each_value(dtype=[torch.float32, torch.bfloat16, torch.int32], length=[1, 16, 17, 333, 5000])
 def test_rows_of_many_lengths(dtype: torch.dtype, length: int) -> None:
     x = torch.randint(-4, 5, (7, length)).to(dtype)
     (found,) = scan_of([7, length], dtypes.from_torch(dtype)).execute([x])

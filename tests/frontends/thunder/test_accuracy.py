@@ -100,7 +100,7 @@ def gradients(block: Callable[..., Tensor], given: list[Tensor], seed: Tensor) -
     return list(torch.autograd.grad(block(*leaves), leaves, seed))
 
 
-@pytest.mark.parametrize("loss", ["mean", "random"])
+@pytest.mark.parametrize("loss", [pytest.param("mean", marks=pytest.mark.campaign), "random"])
 def test_gradients_of_a_conditioned_transformer_block(loss: str) -> None:
     given = dit_arguments()
     seed = torch.full_like(given[0], 1 / given[0].numel())

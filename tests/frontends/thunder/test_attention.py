@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import thunder_fuser
 from tests.frontends.thunder.programs import as_double, assert_as_good_as_eager, fake, jit, traced
+from tests.support.shares import each_value
 from thunder_fuser.errors import FuserValueError
 
 FORWARD, BACKWARD = "fuser_attention_forward", "fuser_attention_backward"
@@ -50,8 +51,7 @@ def calls(compiled: Any) -> list[str]:
     return [n for n in names if n.startswith(("fuser", "sdp")) or "matmul" in n]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", OPTIONS)
+@each_value(name=list(OPTIONS), dtype=[torch.float64, torch.bfloat16])
 def test_it_is_one_call_each_way_and_torchs(name: str, dtype: torch.dtype) -> None:
     options = dict(OPTIONS[name])
     if name == "added":
@@ -140,8 +140,7 @@ ATTENTIONS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("mask", [lambda m: m.view(6, 10), computed], ids=["given", "computed"])
-@pytest.mark.parametrize("name", ATTENTIONS)
+@each_value(name=list(ATTENTIONS), mask=[lambda m: m.view(6, 10), computed])
 def test_a_mask_that_wants_a_gradient(name: str, mask: Callable[..., torch.Tensor]) -> None:
     def program(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return ATTENTIONS[name](q, k, mask(table))
@@ -167,8 +166,7 @@ def test_a_mask_without_gradient_in_a_program_with_gradients() -> None:
     assert "fuser_attention" in calls(compiled)
 
 
-@pytest.mark.parametrize("trains_mask", [False, True], ids=["constant", "trained"])
-@pytest.mark.parametrize("name", ["call", "groups", "heads"])
+@each_value(name=["call", "groups", "heads"], trains_mask=[False, True])
 def test_fp32_masks_of_16_bit_operands(name: str, trains_mask: bool) -> None:
     q, k, _ = operands(torch.bfloat16)
     mask = torch.arange(60.0).view(6, 10).sin().mul(3).requires_grad_(trains_mask)

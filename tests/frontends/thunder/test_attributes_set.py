@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import thunder_fuser
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 
 class Options:
@@ -228,8 +229,7 @@ def deleted_and_set(held: Any, y: Tensor) -> None:
     held.count = 4
 
 
-@pytest.mark.parametrize("change", [set_by_operator, set_by_name, deleted_and_set])
-@pytest.mark.parametrize("kind", kinds())
+@each_value(kind=list(kinds()), change=[set_by_operator, set_by_name, deleted_and_set])
 def test_attributes_are_set_however_they_are_kept(
     kind: str, change: Callable[[Any, Tensor], None]
 ) -> None:

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import as_double, assert_as_good_as_eager, flat, jit
+from tests.support.shares import each_value
 from thunder_fuser.frontends.thunder.patches.torch_calls.autocast_operators import POLICIES
 
 LOW = torch.bfloat16
@@ -336,8 +337,7 @@ def test_a_recurrent_cell(nonlinearity: str) -> None:
     torch.testing.assert_close(ours, eager, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("weights", [False, True], ids=["alone", "weights"])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+@each_value(dtype=[torch.bool, torch.float32], weights=[False, True])
 def test_masks_of_multi_head_attention(dtype: torch.dtype, weights: bool) -> None:
     torch.manual_seed(0)
     module, x = torch.nn.MultiheadAttention(8, 2), torch.randn(5, 2, 8)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.frontends.thunder.programs import check, jit
+from tests.support.shares import each_value
 from thunder_fuser import options
 from thunder_fuser.errors import FuserIndexError
 
@@ -68,8 +69,7 @@ def test_smoothed_and_without_dimensions() -> None:
         compiled(x, torch.tensor(-1))
 
 
-@pytest.mark.parametrize("bounds", [(-1.0, 2.0), (None, 2.0), (-1.0, None), (2.0, -1.0)], ids=str)
-@pytest.mark.parametrize("tensors", [False, True])
+@each_value(bounds=[(-1.0, 2.0), (None, 2.0), (-1.0, None), (2.0, -1.0)], tensors=[False, True])
 def test_gradients_of_clamp(bounds: tuple[float | None, float | None], tensors: bool) -> None:
     """The tensor's at a bound, as torch has it; of NaN nobody's."""
     if tensors:
@@ -90,9 +90,7 @@ def test_gradients_of_clamp(bounds: tuple[float | None, float | None], tensors: 
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("ignored", [-100, 2])
-@pytest.mark.parametrize("weighted", [False, True])
+@each_value(reduction=["mean", "sum", "none"], ignored=[-100, 2], weighted=[False, True])
 def test_smoothed_labels_of_ignored_classes(reduction: str, ignored: int, weighted: bool) -> None:
     """Thunder alone counts them in the mean, or reads the weight of a class that is none."""
     target = torch.tensor([[0, ignored, 1], [1, 0, ignored]])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 Function = Callable[..., Any]
 
@@ -110,8 +111,7 @@ def in_segments(function: Function, x: Tensor) -> Any:
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter")
-@pytest.mark.parametrize("call", [reentrant, checkpoint, in_segments])
-@pytest.mark.parametrize("kind", [Blocks, OnlyData])
+@each_value(kind=[Blocks, OnlyData], call=[reentrant, checkpoint, in_segments])
 def test_reentrant_checkpoints(kind: type[Blocks], call: Function) -> None:
     """Parameters in a checkpoint of data alone have no gradients, as in eager code."""
     module, x = kind(call), torch.randn(3, 4)

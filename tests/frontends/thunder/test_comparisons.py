@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 
 @dataclasses.dataclass(order=True)
@@ -42,8 +42,7 @@ PROGRAMS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("make", [Options, Ranked], ids=lambda kind: kind.__name__)
+@each_value(make=[Options, Ranked], name=list(PROGRAMS))
 def test_comparisons_are_those_of_each_call(make: Callable[[int], Any], name: str) -> None:
     def program(x: Tensor, a: Any, b: Any) -> Tensor:
         return x * 2 if PROGRAMS[name](a, b) else x * 3

@@ -54,8 +54,7 @@ def compared(program: Program, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return ours, program(x.clone(), y.clone())
 
 
-@DTYPES
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_value(name=list(PROGRAMS), dtype=[torch.float32, torch.float64])
 def test_each_call_is_rounded(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     x, y = (3 * torch.randn(1000, dtype=dtype) for _ in range(2))

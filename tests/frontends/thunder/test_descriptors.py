@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from tests.frontends.thunder.programs import flat, jit
+from tests.support.shares import each_value
 
 Tensors = tuple[Tensor, ...]
 
@@ -266,8 +267,7 @@ class Object:
     product, doubled, by_tensor = (Layer.__dict__[k] for k in ("product", "doubled", "by_tensor"))
 
 
-@pytest.mark.parametrize("kind", [Layer, Narrow])
-@pytest.mark.parametrize("depth", [0, 1])
+@each_value(kind=[Layer, Narrow], depth=[0, 1])
 def test_what_a_class_has_is_guarded(
     kind: type[Layer], depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

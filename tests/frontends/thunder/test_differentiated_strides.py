@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.frontends.thunder.aliasing import interpreted
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_pair
 
 CALLS: dict[str, Callable[..., Any]] = {
     "layer_norm": lambda x, w: F.layer_norm(x, (8,), w, w),
@@ -42,18 +42,21 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("call", CALLS)
-def test_readers_of_a_call_lie_as_in_eager(call: str, dtype: torch.dtype) -> None:
+@each_pair(
+    call=list(CALLS),
+    dtype=[torch.float32, torch.bfloat16],
+    reader=list(READERS),
+    layout=list(LAYOUTS),
+)
+def test_readers_of_a_call_lie_as_in_eager(
+    call: str, dtype: torch.dtype, reader: str, layout: str
+) -> None:
+    def program(x: Any, w: Any) -> Any:
+        return READERS[reader](CALLS[call](x, w))
+
     w = torch.ones(8, dtype=dtype, requires_grad=True)
+    x = torch.empty_strided((2, 8, 8, 8), LAYOUTS[layout], dtype=dtype).normal_()
+    x.requires_grad_()
     with interpreted():
-        for reader, read in READERS.items():
-            for layout, strides in LAYOUTS.items():
-                x = torch.empty_strided((2, 8, 8, 8), strides, dtype=dtype).normal_()
-                x.requires_grad_()
-
-                def program(x: Any, w: Any, read: Any = read) -> Any:
-                    return read(CALLS[call](x, w))
-
-                ours, eager = jit(program)(x, w), program(x, w)
-                assert ours.stride() == eager.stride(), (reader, layout)
+        ours, eager = jit(program)(x, w), program(x, w)
+        assert ours.stride() == eager.stride()

@@ -10,14 +10,17 @@ import torch
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_pair, each_value
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 
 INFINITE = torch.tensor(complex(math.inf, 1.25))
 
 
-@pytest.mark.parametrize("call", [lambda x: x.sum(()), lambda x: torch.sum(x, []) * x.sum()])
-@pytest.mark.parametrize("sizes", [(3, 2), (0,), (2, 0), ()])
+@each_value(
+    call=[lambda x: x.sum(()), lambda x: torch.sum(x, []) * x.sum()],
+    sizes=[(3, 2), (0,), (2, 0), ()],
+)
 def test_sums_over_no_named_dimension_are_of_all(call: Call, sizes: tuple[int, ...]) -> None:
     found = []
     for function in (call, jit(call)):
@@ -28,9 +31,11 @@ def test_sums_over_no_named_dimension_are_of_all(call: Call, sizes: tuple[int, .
     torch.testing.assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize("norm", [torch.norm, torch.linalg.vector_norm])
-@pytest.mark.parametrize("order", [math.inf, -math.inf, -1, 2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+@each_pair(
+    norm=[torch.norm, torch.linalg.vector_norm],
+    order=[math.inf, -math.inf, -1, 2],
+    dtype=[torch.float32, torch.bfloat16, torch.complex64],
+)
 def test_norms_of_which_there_are_none(norm: Call, order: float, dtype: torch.dtype) -> None:
     """Torch's shape rule takes a negative dimension for an empty one."""
     x = torch.empty(2, 0, 3, dtype=dtype)
@@ -60,9 +65,7 @@ def test_logsumexp_of_no_elements_over_no_named_dimension(
     assert torch.equal(found, torch.logsumexp(x, [], keepdim=keepdim))
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.25])
-@pytest.mark.parametrize("sizes", [(2, 1, 3), (2, 0, 3), (1,)])
+@each_pair(reduction=["none", "sum"], smoothing=[0.0, 0.25], sizes=[(2, 1, 3), (2, 0, 3), (1,)])
 def test_losses_of_certain_classes_are_negative_zeros(
     reduction: str, smoothing: float, sizes: tuple[int, ...]
 ) -> None:
@@ -76,9 +79,9 @@ def test_losses_of_certain_classes_are_negative_zeros(
 
 
 @pytest.mark.filterwarnings("ignore:.*size_average")
-@pytest.mark.parametrize("smoothing", [0.0, 0.25])
-@pytest.mark.parametrize(
-    "flags", [{"size_average": False}, {"reduce": False}, {"size_average": True, "reduce": True}]
+@each_value(
+    smoothing=[0.0, 0.25],
+    flags=[{"size_average": False}, {"reduce": False}, {"size_average": True, "reduce": True}],
 )
 def test_reductions_of_losses_by_flags(smoothing: float, flags: dict[str, bool]) -> None:
     """Flags of earlier versions of torch, which give the name of a reduction."""

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+import thunder_fuser
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 
 class Net(nn.Module):
@@ -64,23 +66,24 @@ def nested(net: nn.Module) -> Callable[..., Tensor]:
     return call
 
 
-@pytest.mark.parametrize("program", [whole, in_part, not_tied, nested])
+@each_value(program=[whole, in_part, not_tied, nested], fuel=[None, 0])
 def test_a_module_has_the_given_tensors(
-    program: Callable[[nn.Module], Callable[..., Tensor]],
+    program: Callable[[nn.Module], Callable[..., Tensor]], fuel: int | None
 ) -> None:
     torch.manual_seed(0)
     net = Net().double()
     other = Net().double()
     other.load_state_dict(net.state_dict())
     compiled, x = jit(program(net)), torch.randn(5, 3, dtype=torch.float64)
-    for seed in range(3):
-        found = outcome(compiled, net, seed, x)
-        torch.testing.assert_close(found, outcome(program(other), other, seed, x))
-        torch.testing.assert_close(dict(net.state_dict()), dict(other.state_dict()))
-        for module in (net, other):
-            module.second.bias = nn.Parameter(torch.full((3,), seed + 1.0).double())
-            if seed:  # no longer tied
-                module.second.weight = nn.Parameter(torch.full((3, 3), 0.5).double())
+    with thunder_fuser.options(fuel=fuel):
+        for seed in range(3):
+            found = outcome(compiled, net, seed, x)
+            torch.testing.assert_close(found, outcome(program(other), other, seed, x))
+            torch.testing.assert_close(dict(net.state_dict()), dict(other.state_dict()))
+            for module in (net, other):
+                module.second.bias = nn.Parameter(torch.full((3,), seed + 1.0).double())
+                if seed:  # no longer tied
+                    module.second.weight = nn.Parameter(torch.full((3, 3), 0.5).double())
 
 
 def test_the_module_keeps_its_own_if_the_call_raises() -> None:

@@ -86,8 +86,7 @@ def test_a_cross_entropy_lies_in_memory_as_its_probabilities() -> None:
         assert jit(program)(*given).stride() == program(*given).stride()
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum", "batchmean"])
-@pytest.mark.parametrize("is_log", [False, True])
+@each_value(reduction=["none", "mean", "sum", "batchmean"], is_log=[False, True])
 def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> None:
     targets = torch.tensor([[0.0, -0.0, 1.0, 0.5], [-1.0, math.inf, -math.inf, math.nan]])
     logits = torch.tensor([[-1.0, -0.5, -2.0, 0.0], [-1.0, -0.5, -2.0, 0.0]])
@@ -102,10 +101,9 @@ def test_kl_div_of_targets_without_a_logarithm(reduction: str, is_log: bool) -> 
     )
 
 
-@pytest.mark.parametrize("outer", [torch.log, torch.sqrt])
-@pytest.mark.parametrize(
-    "norm",
-    [
+@each_value(
+    outer=[torch.log, torch.sqrt],
+    norm=[
         lambda x: torch.linalg.vector_norm(x, 2, 1),
         lambda x: x.norm(dim=1),
         lambda x: F.pairwise_distance(x, x.flip(1), eps=0.0),
@@ -180,8 +178,7 @@ STEPS: dict[str, Program] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each_value(name=list(STEPS), dtype=[torch.float32, torch.bfloat16])
 def test_steps_have_gradients_of_zeros(name: str, dtype: torch.dtype) -> None:
     same_as_eager(STEPS[name], (POINTS * 7).to(dtype))
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from tests.frontends.thunder.programs import check, fake, jit, primitives, traced
-from tests.support.shares import each_pair
+from tests.support.shares import each_pair, each_value
 from thunder_fuser import options
 from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.frontends.thunder import fusions, refusals
@@ -190,8 +190,9 @@ def test_cross_entropy(reduction: str, weighted: bool, ignored: int, dtype: torc
     assert any("gather" in [e.op for e in f.fusion.exprs] for f in fusions(compiled))
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("given", [{}, {"label_smoothing": 0.1}, {"weighted": True}], ids=str)
+@each_value(
+    reduction=["mean", "sum", "none"], given=[{}, {"label_smoothing": 0.1}, {"weighted": True}]
+)
 def test_cross_entropy_of_planes(reduction: str, given: dict[str, Any]) -> None:
     """Rows that are ignored are not among those that a mean is of, smoothed or not."""
     target = torch.randint(7, (4, 5))

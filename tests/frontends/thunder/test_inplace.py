@@ -216,11 +216,16 @@ def test_memory_is_as_in_eager(program: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("first", "fuel"),
     [
-        *(pytest.param(first, None, id=f"{first}-fused") for first in (0, 20, 40)),
-        pytest.param(0, 0, id="0-not fused"),
+        # A plain run has some programs fused, and others not.
         *(
-            pytest.param(first, 0, id=f"{first}-not fused", marks=pytest.mark.campaign)
-            for first in (20, 40)
+            pytest.param(
+                first,
+                fuel,
+                id=f"{first}-{'fused' if fuel is None else 'not fused'}",
+                marks=() if (first, fuel) in ((0, None), (20, 0)) else pytest.mark.campaign,
+            )
+            for fuel in (None, 0)
+            for first in (0, 20, 40)
         ),
     ],
 )

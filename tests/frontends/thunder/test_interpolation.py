@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import thunder_fuser
 from tests.frontends.thunder.programs import check, jit
+from tests.support.shares import each_value
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.frontends.thunder.composites.lines import Line, ReadingWindows
 
@@ -26,8 +27,7 @@ def all_sizes(n: int, mode: str) -> Callable[[torch.Tensor], list[torch.Tensor]]
     return program
 
 
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
-@pytest.mark.parametrize("n", [7, 11, 14])
+@each_value(n=[7, 11, 14], mode=["nearest", "nearest-exact"])
 def test_nearest_elements_of_a_line(n: int, mode: str) -> None:
     program = all_sizes(n, mode)
     x = torch.arange(float(n))[None, None]
@@ -35,16 +35,14 @@ def test_nearest_elements_of_a_line(n: int, mode: str) -> None:
         assert torch.equal(ours, eager)
 
 
-@pytest.mark.parametrize("scale", [2, 0.5, 1.5, 2.3, (0.7, 3), 1.1, (1.19, 2)])
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@each_value(mode=["nearest", "bilinear"], scale=[2, 0.5, 1.5, 2.3, (0.7, 3), 1.1, (1.19, 2)])
 def test_by_a_factor(mode: str, scale: float | Sequence[float]) -> None:
     """The factor says where elements are read, not the quotient of sizes, which are rounded."""
     x = torch.randn(2, 3, 5, 7, requires_grad=True)
     check(lambda x: F.interpolate(x * 2, scale_factor=scale, mode=mode) + 1, x)
 
 
-@pytest.mark.parametrize("size", [(3, 4), (7, 9), (1, 1), 5])
-@pytest.mark.parametrize("corners", [None, False, True])
+@each_value(size=[(3, 4), (7, 9), (1, 1), 5], corners=[None, False, True])
 def test_bilinear_to_a_size(size: Any, corners: bool | None) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return F.interpolate(x * 2, size=size, mode="bilinear", align_corners=corners)
@@ -53,9 +51,11 @@ def test_bilinear_to_a_size(size: Any, corners: bool | None) -> None:
     assert fusions(compiled)
 
 
-@pytest.mark.parametrize("scale", [(2, 2), (4, 8), (1, 2)])
-@pytest.mark.parametrize("sizes", [(7, 28), (1, 2), (3, 64)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_value(
+    scale=[(2, 2), (4, 8), (1, 2)],
+    sizes=[(7, 28), (1, 2), (3, 64)],
+    dtype=[torch.float32, torch.bfloat16],
+)
 def test_powers_of_two_between_elements_are_read_without_an_index(
     scale: tuple[int, int], sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
@@ -120,8 +120,7 @@ SCALES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", SCALES, ids=str)
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "corners"])
+@each_value(mode=["nearest", "nearest-exact", "bilinear", "corners"], options=SCALES)
 def test_gradients_are_gathered(mode: str, options: dict[str, Any]) -> None:
     """Of the results that read an element, in the order of results."""
     torch.manual_seed(0)
@@ -131,28 +130,29 @@ def test_gradients_are_gathered(mode: str, options: dict[str, Any]) -> None:
     check(lambda x: F.interpolate(x, **options, **named) * 2, x)
 
 
-@pytest.mark.parametrize("corners", [False, True])
-def test_lines_of_all_sizes(corners: bool) -> None:
+@each_value(corners=[False, True], n=[1, 7, 16])
+def test_lines_of_all_sizes(corners: bool, n: int) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         sizes = (1, 4, 9, 33)
         return torch.cat(
             [F.interpolate(x, size=m, mode="linear", align_corners=corners) for m in sizes], 2
         )
 
-    for n in (1, 7, 16):
-        check(program, torch.randn(1, 2, n, dtype=torch.float64, requires_grad=True))
+    check(program, torch.randn(1, 2, n, dtype=torch.float64, requires_grad=True))
 
 
-def test_gradients_have_no_index_and_move_each_byte_once() -> None:
+@each_value(
+    options=[{"scale_factor": 2}, {"scale_factor": 1.5}, {"size": (109, 109)}],
+    mode=["bilinear", "nearest"],
+)
+def test_gradients_have_no_index_and_move_each_byte_once(options: Any, mode: str) -> None:
     x = torch.randn(2, 3, 56, 56, requires_grad=True)
-    for options in ({"scale_factor": 2}, {"scale_factor": 1.5}, {"size": (109, 109)}):
-        for mode in ("bilinear", "nearest"):
-            compiled = jit(lambda x, o=options, m=mode: F.interpolate(x, **o, mode=m) * 2)
-            compiled(x).sum().backward()
-            plan = fusions(compiled)[-1].plan
-            assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
-            for fusion in fusions(compiled):
-                assert not any("checked_position" in kernel.source for kernel in fusion.kernels)
+    compiled = jit(lambda x: F.interpolate(x, **options, mode=mode) * 2)
+    compiled(x).sum().backward()
+    plan = fusions(compiled)[-1].plan
+    assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
+    for fusion in fusions(compiled):
+        assert not any("checked_position" in kernel.source for kernel in fusion.kernels)
 
 
 def test_an_infinite_gradient_reaches_what_its_result_reads() -> None:

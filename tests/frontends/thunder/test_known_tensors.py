@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.frontends.thunder.programs import Program, jit
+from tests.support.shares import each_value
 
 LAST = 3
 
@@ -77,8 +78,7 @@ UNKNOWN: dict[str, tuple[Program, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("requires_grad", [False, True])
+@each_value(name=list(KNOWN), requires_grad=[False, True])
 def test_numbers_that_a_trace_knows(name: str, requires_grad: bool) -> None:
     program = KNOWN[name]
     x = torch.arange(1.0, 7.0).reshape(2, 3).requires_grad_(requires_grad)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.codegen.kernels import roundings
 from tests.frontends.thunder.programs import check, fake, flat, jit, traced
+from tests.support.shares import each_value
 from thunder_fuser.frontends.thunder import fusions, refusals
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
@@ -56,8 +57,7 @@ def test_a_gradient_is_one_kernel_weights_included(name: str) -> None:
     assert backward.plan.kernels == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", BLOCKS)
+@each_value(name=list(BLOCKS), dtype=[torch.bfloat16, torch.float16])
 def test_a_block_rounds_once_and_is_no_worse_than_eager(
     name: str, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -154,8 +154,7 @@ GRADIENTS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", GRADIENTS)
+@each_value(name=list(GRADIENTS), dtype=[torch.float32, torch.bfloat16])
 def test_gradients(name: str, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.randn(5, 33).to(dtype).requires_grad_()
     check(GRADIENTS[name], x, device=device)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 from thunder_fuser import options
 
 Program = Callable[..., "Tensor | tuple[Tensor, ...]"]
@@ -156,8 +157,7 @@ FILLS: Mapping[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILLS)
-@pytest.mark.parametrize("number", [1e30, -1e30, 100_000, 1e300])
+@each_value(name=list(FILLS), number=[1e30, -1e30, 100_000, 1e300])
 def test_an_element_that_is_alone_may_be_too_large(name: str, number: float) -> None:
     """Torch fills a tensor of one element on a CPU with infinity, where it refuses two."""
     fill = FILLS[name]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import thunder_fuser
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 MODES = ("reflect", "replicate", "circular")
 CASES = [
@@ -31,8 +32,7 @@ def padded(mode: str, *inputs: Tensor) -> list[Tensor]:
     return [F.pad(x * 2, w, mode) * 3 for x, (_, w) in zip(inputs, CASES, strict=True)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
-@pytest.mark.parametrize("mode", MODES)
+@each_value(mode=MODES, dtype=[torch.float32, torch.int64])
 def test_pads_are_as_in_torch(mode: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(shape).mul(8).to(dtype) for shape, _ in CASES]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import check, fake, jit, traced
+from tests.support.shares import each_value
 from thunder_fuser import fusions, refusals
 from thunder_fuser.device_table import H200
 from thunder_fuser.templates.choose import schedule_segment
@@ -219,8 +220,7 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("requires_grad", [False, True])
+@each_value(name=list(FORMATS), requires_grad=[False, True])
 def test_results_have_the_memory_format_of_the_operand(name: str, requires_grad: bool) -> None:
     sizes, strides = FORMATS[name]
     x = torch.randn(200).as_strided(sizes, strides).requires_grad_(requires_grad)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tests.frontends.thunder.programs import assert_as_good_as_eager, check, fake, jit, traced
+from tests.support.shares import each_value
 from tests.zoo.rope import rope as llama_rope
 from thunder_fuser.demo import rope
 from thunder_fuser.frontends.thunder import fusions
@@ -33,8 +34,7 @@ def test_swiglu(device: torch.device) -> None:
     check(swiglu, leaf(6, 24), *weights, device=device)
 
 
-@pytest.mark.parametrize("approximate", ["tanh", "none"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each_value(approximate=["tanh", "none"], dtype=[torch.float32, torch.bfloat16])
 def test_bias_gelu(approximate: str, dtype: torch.dtype, device: torch.device) -> None:
     def program(x: Any, bias: Any) -> Any:
         return F.gelu(x + bias, approximate=approximate)

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
+import thunder_fuser
 from tests.frontends.thunder.programs import check, jit
+from tests.support.shares import each_value
 
 
 def _updated(xs: list[Tensor]) -> list[Tensor]:
@@ -133,16 +134,19 @@ PROGRAMS: list[Callable[[list[Tensor]], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("case", range(len(PROGRAMS)))
-def test_functions_of_python(case: int) -> None:
-    """The tensors are in a list that the program is given."""
+@each_value(case=range(len(PROGRAMS)), fuel=[0, None])
+def test_functions_of_python(case: int, fuel: int | None) -> None:
+    """The tensors are in a list that the program is given. Without fuel: what Python does, does not
+    depend on what is fused.
+    """
     torch.manual_seed(0)
 
     def program(x: Tensor, y: Tensor) -> Any:
         return PROGRAMS[case]([x, y]), x * y
 
     x, y = torch.randn(2, 4, 3, dtype=torch.float64)
-    check(program, x.clone().requires_grad_(), y.clone().requires_grad_())
-    compiled = jit(lambda xs: PROGRAMS[case](xs))
-    for given in ([x, y], [y, x]):
-        torch.testing.assert_close(compiled(given), PROGRAMS[case](given))
+    with thunder_fuser.options(fuel=fuel):
+        check(program, x.clone().requires_grad_(), y.clone().requires_grad_())
+        compiled = jit(lambda xs: PROGRAMS[case](xs))
+        for given in ([x, y], [y, x]):
+            torch.testing.assert_close(compiled(given), PROGRAMS[case](given))

@@ -20,7 +20,12 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 INF, NAN = math.inf, math.nan
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+SOME = [torch.float32, torch.bfloat16]
+OTHERS = [pytest.param(d, marks=pytest.mark.campaign) for d in (torch.float64, torch.float16)]
+FP32_TOO, INT32_TOO = (
+    pytest.param(d, marks=pytest.mark.campaign) for d in (torch.float32, torch.int32)
+)
+"""In campaigns."""
 LENGTHS = (1, 2, 31, 32, 33, 127, 1000, 4096)
 
 Call = Callable[..., Any]
@@ -113,13 +118,13 @@ def compare_all(inputs: list[torch.Tensor], device: torch.device) -> None:
             fold.assert_as_good_as_eager(ours.cpu(), x, what)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [*SOME, *OTHERS], ids=str)
 def test_rows_of_any_length(dtype: torch.dtype, device: torch.device) -> None:
     lengths = LENGTHS if dtype is torch.float32 else LENGTHS[::3]
     compare_all([(torch.randn(3, n) + 0.25).to(dtype) for n in lengths], device)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP32_TOO], ids=str)
 def test_rows_of_any_layout(dtype: torch.dtype, device: torch.device) -> None:
     x = torch.randn(6, 5, 66).to(dtype)
     compare_all(
@@ -197,7 +202,7 @@ def test_every_primitive(dtype: torch.dtype, device: torch.device) -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("dtype", [*SOME, *OTHERS, torch.int64, INT32_TOO], ids=str)
 def test_every_primitive_compiles_for_a_gpu(dtype: torch.dtype) -> None:
     """Rows and columns, which get kernels of different kinds."""
     (x,) = fake((1000, 600), dtype=dtype)
@@ -270,7 +275,7 @@ MEANINGS: list[Call] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP32_TOO], ids=str)
 def test_dimensions_and_options(dtype: torch.dtype, device: torch.device) -> None:
     x = (torch.randn(4, 50, 6) + 0.5).to(dtype)
     compiled = check(lambda x: [call(x) for call in MEANINGS], x, device=device)

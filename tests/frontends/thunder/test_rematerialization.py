@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks.programs import batch_norm
 from tests.frontends.thunder.programs import check, fake, jit, primitives, traced
-from tests.support.shares import each_pair
+from tests.support.shares import each_value
 from tests.zoo.plan_programs import (
     bias_gelu,
     layer_norm,
@@ -217,7 +217,7 @@ def test_torchs_random_numbers_are_drawn_once() -> None:
 # ---- the gradient of nll_loss
 
 
-@each_pair(
+@each_value(
     reduction=["none", "sum", "mean"], shape=[(7, 11), (3, 11, 5), (11,)], weighted=[False, True]
 )
 def test_losses_of_classes(reduction: str, shape: tuple[int, ...], weighted: bool) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from tests.frontends.thunder.aliasing import interpreted
 from tests.frontends.thunder.programs import flat, jit
+from tests.support.shares import each_value
 
 Way = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
@@ -58,8 +59,7 @@ def _ran(function: Any, ways: Sequence[str], grad: bool) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("grad", [False, True], ids=["forward", "with gradients"])
-@pytest.mark.parametrize("program", [first_is_updated, both_are_updated, a_view_is_updated])
+@each_value(program=[first_is_updated, both_are_updated, a_view_is_updated], grad=[False, True])
 def test_calls_with_other_aliases(program: Any, grad: bool) -> None:
     ways = [way for way in WAYS if way != "a view" or not grad]
     for pair in itertools.combinations(ways, 2):

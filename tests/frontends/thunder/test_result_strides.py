@@ -447,7 +447,7 @@ def test_row_major_is_row_major_along_single_elements(strides: tuple[int, ...]) 
         pytest.param(torch.bfloat16, 5, id="16 bits"),
         pytest.param(torch.bfloat16, 1, id="16 bits, all layouts", marks=pytest.mark.campaign),
         # Layouts of 32 bits, of which other tests have all, are a control.
-        pytest.param(torch.float32, 7, id="32 bits"),
+        pytest.param(torch.float32, 7, id="32 bits", marks=pytest.mark.campaign),
     ],
 )
 @pytest.mark.parametrize(

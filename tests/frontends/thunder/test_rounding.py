@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import thunder_fuser
 from tests.codegen.kernels import roundings
+from tests.support.shares import each_value
 from tests.zoo.torch_calls import CALLS
 
 X = torch.linspace(-4, 4, 1 << 12).bfloat16()
@@ -121,8 +122,7 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each_value(name=list(NUMBERS), dtype=[torch.bfloat16, torch.float16])
 def test_a_number_is_rounded_to_16_bits_where_torchs_kernels_do(
     name: str, dtype: torch.dtype
 ) -> None:

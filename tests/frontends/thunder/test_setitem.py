@@ -11,6 +11,7 @@ import torch
 
 import thunder_fuser
 from tests.frontends.thunder.programs import check
+from tests.support.shares import each_value
 from thunder_fuser import fusions, options, refusals
 
 SHAPE = [6, 5, 4]
@@ -134,8 +135,9 @@ def _value(said: float | list[int]) -> float | torch.Tensor:
     return torch.linspace(-2, 2, torch.Size(said).numel()).view(said)
 
 
-@pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
-@pytest.mark.parametrize(("index", "value"), WINDOWS + REGIONS + MASKS, ids=str)
+@each_value(
+    program=[_of_a_new_tensor, _of_an_argument], **{"index,value": WINDOWS + REGIONS + MASKS}
+)
 def test_a_region_or_a_mask_is_written_in_one_kernel(
     program: Callable[..., Any], index: Any, value: float | list[int]
 ) -> None:
@@ -154,10 +156,10 @@ def test_what_is_no_region_stays_with_torch(
     assert any(refusal.text.endswith(reason) for refusal in refusals(compiled))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.int32, torch.int64, torch.bool, torch.bfloat16, torch.float64]
+@each_value(
+    dtype=[torch.int32, torch.int64, torch.bool, torch.bfloat16, torch.float64],
+    value=[2.7, 1, True, [5, 4]],
 )
-@pytest.mark.parametrize("value", [2.7, 1, True, [5, 4]], ids=str)
 def test_a_value_becomes_what_it_is_written_into(dtype: torch.dtype, value: Any) -> None:
     _follows_torch(_of_an_argument(1), dtype, _value(value))
 
@@ -181,8 +183,7 @@ def _outcome(function: Callable[..., torch.Tensor], value: float) -> str:
         return str(error)
 
 
-@pytest.mark.parametrize("shape", [None, [], [3], [1, 3]], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each_value(shape=[None, [], [3], [1, 3]], dtype=[torch.float32, torch.bfloat16])
 def test_gradients_of_what_a_mask_writes(shape: list[int] | None, dtype: torch.dtype) -> None:
     def program(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
         y = x.view(2, 4, 2, 3) * 2
@@ -197,8 +198,17 @@ def test_gradients_of_what_a_mask_writes(shape: list[int] | None, dtype: torch.d
     assert not refusals(compiled)
 
 
+WITH_TENSORS = [c for c in REGIONS + MASKS if isinstance(c[1], list)]
+
+
 @pytest.mark.parametrize(
-    ("index", "shape"), [c for c in REGIONS + MASKS if isinstance(c[1], list)], ids=str
+    ("index", "shape"),
+    [
+        # Without gradients all of them are written in a plain run, too.
+        *WITH_TENSORS[::2],
+        *(pytest.param(*c, marks=pytest.mark.campaign) for c in WITH_TENSORS[1::2]),
+    ],
+    ids=str,
 )
 def test_gradients_of_what_a_region_gets(index: Any, shape: list[int]) -> None:
 

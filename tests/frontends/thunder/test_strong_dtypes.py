@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import Tensor
 
 from tests.frontends.thunder.programs import check
+from tests.support.shares import each_value
 
 MADE: dict[str, Callable[[Tensor], Tensor]] = {
     "of a list": lambda x: torch.tensor([0.5, 2.0, -3.0]),
@@ -26,8 +26,7 @@ MADE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each_value(name=list(MADE), dtype=[torch.bfloat16, torch.float16])
 def test_it_promotes(name: str, dtype: torch.dtype) -> None:
     """The products had 16 bits, with gradients."""
     x = torch.tensor([[0.5, -1.25, 3.0], [2.0, 0.1, -0.3]], dtype=dtype, requires_grad=True)

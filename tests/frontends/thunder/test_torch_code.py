@@ -13,6 +13,7 @@ from torch._dynamo.mutation_guard import GenerationTracker
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, kl_divergence
 
 from tests.frontends.thunder.programs import Program, jit
+from tests.support.shares import each_value
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "area": {"size": (5, 7), "mode": "area"},
@@ -61,8 +62,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", MODULES)
+@each_value(name=list(MODULES), mask=list(MASKS))
 def test_masks_of_transformers_that_are_not_said_to_be_causal(name: str, mask: str) -> None:
     torch.manual_seed(0)
     module = MODULES[name]().double()

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.frontends.thunder.programs import as_double, jit
 from tests.frontends.thunder.training_blocks import Gelu, Llama, batch
+from tests.support.shares import each_value
 from thunder_fuser.frontends.thunder import fusions, refusals
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
@@ -40,8 +41,7 @@ def distances(found: list[torch.Tensor], exact: list[torch.Tensor]) -> torch.Ten
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", BLOCKS)
+@each_value(kind=BLOCKS, dtype=[torch.float32, torch.bfloat16])
 def test_gradients_are_as_good_as_in_eager(
     kind: type[nn.Module], dtype: torch.dtype, device: torch.device
 ) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.frontends.thunder.programs import jit
+from tests.support.shares import each_value
 
 
 class Colour(enum.Enum):
@@ -131,8 +132,7 @@ def as_global(
     return found, thunder.cache_misses(compiled)
 
 
-@pytest.mark.parametrize("given", [as_argument, as_attribute, as_global], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_value(name=list(PROGRAMS), given=[as_argument, as_attribute, as_global])
 def test_another_value_has_another_program(name: str, given: Callable[..., Any]) -> None:
     run, *values = PROGRAMS[name]
     x = torch.arange(1.0, 4.0)
