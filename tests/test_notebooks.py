@@ -15,8 +15,6 @@ ROOT = Path(__file__).resolve().parents[1]
 # What Jupyter calls the file of a cell: a folder of its process, a digest of its text.
 _CELL = re.compile(r"(?:\S*/ipykernel_\d+/)?\b\d{5,}\.py")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LONG = ("03_a_llama_block.ipynb",)
-"""It runs for longer than all others together: in campaigns."""
 
 
 def run(notebook: Any) -> None:
@@ -43,11 +41,7 @@ def shown(cell: Any) -> tuple[str, list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, marks=[pytest.mark.campaign] * (p.name in LONG)) for p in NOTEBOOKS],
-    ids=lambda path: path.name,
-)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_shows_what_it_prints(path: Path, request: pytest.FixtureRequest) -> None:
     for package in ("nbclient", "ipykernel"):
         pytest.importorskip(package, reason=f"{package} is missing; the notebooks extra has it")
