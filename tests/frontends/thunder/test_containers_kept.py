@@ -245,6 +245,21 @@ def test_methods_read_what_they_are_given(name: str) -> None:
         given.append(new + 1)
 
 
+def moved(x: Tensor, kept: OrderedDict[str, float]) -> Any:
+    kept["c"] = 0.5
+    return x * kept["a"], [*kept], [*kept.items()]
+
+
+def test_the_order_of_an_ordered_dictionary_is_guarded() -> None:
+    """That of a plain dictionary was, which `move_to_end` does not change."""
+    compiled, ours, theirs = jit(moved), OrderedDict(a=2.0, b=3.0), OrderedDict(a=2.0, b=3.0)
+    for key in "abca":
+        assert str(compiled(X, ours)) == str(moved(X, theirs))
+        assert list(ours.items()) == list(theirs.items())
+        ours.move_to_end(key)
+        theirs.move_to_end(key)
+
+
 def test_an_item_that_the_caller_removes_from_a_defaultdict_stays_away() -> None:
     """It was looked for by a method that makes it."""
 

@@ -13,6 +13,16 @@ from torch import Tensor
 
 from tests.frontends.thunder.programs import jit
 
+SOME = torch.tensor(0.5)
+DTYPES = [
+    torch.float64,
+    torch.int8,
+    torch.float32,
+    torch.float64,
+    torch.bool,
+    torch.int8,
+    torch.half,
+]
 OBJECTS: dict[str, tuple[Callable[[float], Any], Callable[[Any], Any]]] = {
     "tuple": (lambda n: (1.0, n), lambda held: held[1]),
     "list": (lambda n: [1.0, n], lambda held: held[1]),
@@ -20,6 +30,9 @@ OBJECTS: dict[str, tuple[Callable[[float], Any], Callable[[Any], Any]]] = {
     "set": (lambda n: {n}, sum),
     "object": (lambda n: SimpleNamespace(n=n), lambda held: held.n),
     "tensor": (lambda n: torch.full((3,), n), lambda held: held),
+    "function": (lambda n: torch.sin if n == 2.0 else torch.cos, lambda held: held(SOME)),
+    "dtype": (lambda n: DTYPES[int(n)], lambda held: held.itemsize),
+    "type": (lambda n: int if n == 2.0 else float, lambda held: 1 if held is int else 2),
 }
 HOMES: dict[str, tuple[Callable[[], Any], Callable[[Any, str], Any], Any]] = {
     "attributes": (SimpleNamespace, getattr, setattr),

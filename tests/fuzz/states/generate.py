@@ -25,6 +25,8 @@ class _Maker:
         self._rng = random.Random(f"state {seed}")
         self._seed = seed
         self._owner = self._rng.choice(_OWNERS)
+        # Few kinds, so that what one place has is put into another one.
+        self._kinds = self._rng.sample(list(KINDS), self._rng.randint(1, 3))
         self._places = tuple(self._place(k) for k in range(self._rng.randint(1, 4)))
 
     def made(self) -> StatefulProgram:
@@ -43,7 +45,7 @@ class _Maker:
         )
 
     def _place(self, k: int) -> Place:
-        kind = self._rng.choice(list(KINDS))
+        kind = self._rng.choice(self._kinds)
         value = self._rng.choice(KINDS[kind].values)
         where = self._rng.choice(_HOMES)
         match where:

@@ -114,11 +114,8 @@ class StatefulProgram:
         attributes = [p for p in kept if not p.scope and p not in defaults]
         named = [f"global {p.inside}" for p in globals_] + [f"nonlocal {p.inside}" for p in cells]
         parameters = ", ".join(("x", *(f"{p.inside}={p.value}" for p in defaults)))
-        if defaults:
-            # Their places among the defaults depend on which of them are left.
-            numbers = {p.outside: f"program.__defaults__[{k}]" for k, p in enumerate(defaults)}
-        else:
-            numbers = {}
+        # Their places among the defaults depend on which of them are left.
+        numbers = {p.outside: f"program.__defaults__[{k}]" for k, p in enumerate(defaults)}
 
         def outside(line: str) -> str:
             for old, new in numbers.items():

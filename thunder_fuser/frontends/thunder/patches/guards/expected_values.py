@@ -11,7 +11,7 @@ from typing import Any
 from torch.nn import Module
 from torch.nn.modules import module as torch_modules
 
-from thunder_fuser.frontends.thunder.patches.guards.own_classes import length_of
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import keys_of, length_of
 
 GUARDED_BY_THUNDER = (int, float, complex, str, slice)
 _NOT_GUARDED = (CellType, CodeType, ModuleType)
@@ -75,11 +75,11 @@ class OfKeys(Expected):
     """Type and keys of a dictionary."""
 
     def __init__(self, held: dict[Any, Any]) -> None:
-        super().__init__((type(held), list(dict.keys(held))))
+        super().__init__((type(held), keys_of(held)))
 
     def holds(self, given: Any) -> bool:
         kind, keys = self.value
-        return type(given) is kind and list(dict.keys(given)) == keys
+        return type(given) is kind and keys_of(given) == keys
 
     def __repr__(self) -> str:
         return "a {.__name__} of the keys {}".format(*self.value)

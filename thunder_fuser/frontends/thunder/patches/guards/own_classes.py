@@ -6,6 +6,7 @@ track of, and a prologue reads again, is what Python keeps: `list.__getitem__(he
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 _KINDS = (list, tuple, dict)
@@ -25,6 +26,13 @@ def length_of(held: Any) -> int:
         return len(held)
     kind = kind_of(held)
     return len(held) if kind is None else int(kind.__len__(held))
+
+
+def keys_of(held: dict[Any, Any]) -> list[Any]:
+    """Return the keys of a dictionary in order."""
+    # The order of an `OrderedDict` is its own.
+    kind: Any = OrderedDict if isinstance(held, OrderedDict) else dict
+    return list(kind.keys(held))
 
 
 def item_of(held: Any, key: Any, /) -> Any:

@@ -95,44 +95,43 @@ def _wrapped(value: Any) -> Any:
     found = _original(value)
     # Most values are constants of the code.
     if value.provenance.inst in _SUBSCRIPTS and is_patched():
-        _guard(value)
+        guard_value(value.provenance, value.value)
     return found
 
 
-def _guard(value: Any) -> None:
-    place = value.provenance
+def guard_value(place: ProvenanceRecord, value: Any) -> None:
+    """Guard what a program reads at a place, if that is not guarded otherwise."""
     path = path_of(place)
     if path is None or not jit_ext.should_register_for_prologue(place):
         return
     ctx = jit_ext.get_jit_ctx()
     seen, made = _seen.setdefault(ctx, set()), _made.setdefault(ctx, set())
-    if isinstance(value.value, _OF_THE_TRACE):
+    if isinstance(value, _OF_THE_TRACE):
         made.add(path)
     if path in seen or any(path[:k] in made for k in range(len(path) + 1)):
         return
     members = path[-1] if place.inst is PseudoInst.LOAD_ATTR else path[-2]
     if members == _SUBMODULES or path[-1] == _OF_EACH_CALL:
-        _guard_module(ctx, value)
-    elif place.inst is PseudoInst.LOAD_ATTR and _is_own_method(value.value, path[-1]):
+        _guard_module(ctx, place, value)
+    elif place.inst is PseudoInst.LOAD_ATTR and _is_own_method(value, path[-1]):
         seen.add(path)
-        _guard_method(ctx, place, value.value.__self__)
-    elif not _is_code(value.value, path, place) and (expected := expected_of(value.value)):
+        _guard_method(ctx, place, value.__self__)
+    elif not _is_code(value, path, place) and (expected := expected_of(value)):
         seen.add(path)
-        add_guard(_readable(place, value.value), expected)
+        add_guard(_readable(place, value), expected)
 
 
-def _guard_module(ctx: Any, value: Any) -> None:
+def _guard_module(ctx: Any, place: ProvenanceRecord, value: Any) -> None:
     """Guard the type of a submodule, the number of a module's submodules, or how it is called."""
-    place = value.provenance
     if is_call := place.inputs[1].value == _OF_EACH_CALL:
         place = place.inputs[0]
     expected = _expected_module(ctx, place)
     if is_call:
         expected.is_called = True
-    elif isinstance(value.value, dict):
-        expected.count = len(value.value)
+    elif isinstance(value, dict):
+        expected.count = len(value)
     else:
-        expected.value = type(value.value)
+        expected.value = type(value)
 
 
 def _expected_module(ctx: Any, place: ProvenanceRecord) -> ExpectedModule:

@@ -2,9 +2,9 @@
 
 Thunder's interpreter knows an object by its identity, and reads it where it first met it. Another
 object in the second place was not noticed, and the program went on with the first. Here it is
-guarded that both places have one object, or, where a program asks by `is`, that they have two.
-Modules are known by their names, tensors by their own guards, functions and classes as code. For
-functions compiled with this executor.
+guarded that both places have one object, or, where a program asks by `is`, that they have two; a
+value that has no parts, such as a function or a dtype, is guarded in both. Modules are known by
+their names, and tensors by their own guards. For functions compiled with this executor.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
     as_given,
+    guard_value,
     is_a_home,
     path_of,
     read_again,
@@ -34,10 +35,8 @@ from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _CONTAINERS = (list, tuple, dict, set, deque)
-_KNOWN_OTHERWISE = (
-    *(Module, ModuleType, Proxy, type, FunctionType, MethodType, BuiltinFunctionType),
-    *(int, float, str, Enum, type(None)),
-)
+_KNOWN_OTHERWISE = (Module, ModuleType, Proxy, int, float, str, type(None))
+_WITHOUT_PARTS = (type, FunctionType, MethodType, BuiltinFunctionType, Enum)
 
 
 def _check_one(given: Any, other: Any, /) -> None:
@@ -64,21 +63,33 @@ def _read(
 ) -> Any:
     """Return the wrapped item or attribute of a wrapped object."""
     found = original(value, held, key)
+    name = unwrap(key)
     if (
         isinstance(found, WrappedValue)
-        and _has_parts(found.value)
-        and isinstance(name := unwrap(key), (str, int))
+        and not isinstance(found.value, _KNOWN_OTHERWISE)
+        and isinstance(name, (str, int))
+        and not _is_at(found.provenance, kind, held.provenance, name)
         and is_patched()
     ):
         constant = ProvenanceRecord(PseudoInst.CONSTANT, inputs=[], value=name)
         place = ProvenanceRecord(kind, inputs=[held.provenance, constant])
-        _guard(_one_symbol, found.provenance, place)
+        if _has_parts(found.value):
+            _guard(_one_symbol, found.provenance, place)
+        else:
+            guard_value(place, found.value)
     return found
 
 
+def _is_at(
+    place: ProvenanceRecord, kind: PseudoInst, home: ProvenanceRecord, name: str | int
+) -> bool:
+    """True if an object was first read where it is read now, as most are."""
+    return place.inst is kind and place.inputs[0] is home and place.inputs[1].value == name
+
+
 def _has_parts(value: Any) -> bool:
-    """True for what a program reads parts of; other values are guarded where they are read."""
-    if isinstance(value, _KNOWN_OTHERWISE):
+    """True for what a program reads parts of."""
+    if isinstance(value, (*_KNOWN_OTHERWISE, *_WITHOUT_PARTS)):
         return False
     return isinstance(value, _CONTAINERS) or hasattr(value, "__dict__")
 
@@ -94,10 +105,6 @@ def _is(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) ->
 
 def _guard(symbol: Any, first: ProvenanceRecord, place: ProvenanceRecord) -> None:
     """Guard what a symbol checks of the objects in two places."""
-    # Most are read again where they were.
-    is_one_home = first.inst is place.inst and first.inputs[0] is place.inputs[0]
-    if is_one_home and first.inputs[1].value == place.inputs[1].value:
-        return
     if all(map(_is_readable, (first, place))):
         places = [as_given(_as_attribute(p)) for p in (first, place)]
         if path_of(places[0]) != path_of(places[1]):

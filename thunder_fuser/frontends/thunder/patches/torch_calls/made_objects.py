@@ -25,6 +25,7 @@ from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.pytree import tree_iter
 from thunder.executors.pythonex import ex
 
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import keys_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.patches.torch_calls.named_tuples import print_new
 
@@ -64,7 +65,7 @@ class _Keys:
     """
 
     def __init__(self, held: dict[Any, Any]) -> None:
-        self.keys, self.names = tuple(dict.keys(held)), tuple(getattr(held, "__dict__", ()))
+        self.keys, self.names = tuple(keys_of(held)), tuple(getattr(held, "__dict__", ()))
         self.kind: Any = next(k for k in (*_ORDERED_OR_DEFAULT, dict) if isinstance(held, k))
         self._class = type(held)
         self._factory = held.default_factory if isinstance(held, defaultdict) else None
@@ -168,9 +169,12 @@ def _is_made_of_keys(wrapped: Any) -> bool:
 
 def _items(wrapped: Any) -> Iterator[Any]:
     """Yield what the epilogue has for the values of a wrapped dictionary, in order."""
-    for key, value in dict.items(unwrap(wrapped)):
-        known = wrapped.item_wrappers.get(key)
-        yield value if known is None else jit_ext.build_value_from_wrapped(known)
+    held = unwrap(wrapped)
+    for key in keys_of(held):
+        if (known := wrapped.item_wrappers.get(key)) is None:
+            yield dict.__getitem__(held, key)
+        else:
+            yield jit_ext.build_value_from_wrapped(known)
 
 
 def _attributes(wrapped: Any) -> tuple[Any, ...]:
