@@ -76,7 +76,7 @@ def _read(
         if _has_parts(found.value):
             _guard(_one_symbol, found.provenance, place)
         else:
-            guard_value(place, found.value)
+            guard_value(_as_attribute(place), found.value)
     return found
 
 
