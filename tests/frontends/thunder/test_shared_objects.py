@@ -13,6 +13,14 @@ from torch import Tensor
 
 from tests.frontends.thunder.programs import jit
 
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self, n: float) -> None:
+        self.n = n
+
+
 SOME = torch.tensor(0.5)
 DTYPES = [
     torch.float64,
@@ -28,6 +36,7 @@ OBJECTS: dict[str, tuple[Callable[[float], Any], Callable[[Any], Any]]] = {
     "list": (lambda n: [1.0, n], lambda held: held[1]),
     "dictionary": (lambda n: {"n": n}, lambda held: held["n"]),
     "set": (lambda n: {n}, sum),
+    "slotted": (lambda n: Slotted(n), lambda held: held.n),
     "object": (lambda n: SimpleNamespace(n=n), lambda held: held.n),
     "tensor": (lambda n: torch.full((3,), n), lambda held: held),
     "function": (lambda n: torch.sin if n == 2.0 else torch.cos, lambda held: held(SOME)),
@@ -64,7 +73,7 @@ def test_another_object_in_one_of_two_places_is_noticed(kind: str, home: str) ->
     torch.testing.assert_close(run(jit), run(lambda f: f))
 
 
-@pytest.mark.parametrize("kind", ["list", "dictionary", "set", "object"])
+@pytest.mark.parametrize("kind", ["list", "dictionary", "set", "object", "slotted"])
 def test_two_objects_that_become_one_are_noticed(kind: str) -> None:
     """What `is` said was a constant of the first call."""
     make, _ = OBJECTS[kind]

@@ -48,7 +48,7 @@ def is_read_by_python(held: Any) -> bool:
     kind = kind_of(held)
     if kind is None:
         return True
-    return type(held).__getitem__ is kind.__getitem__ and not hasattr(held, "__missing__")
+    return type(held).__getitem__ is kind.__getitem__ and not hasattr(type(held), "__missing__")
 
 
 def reads_otherwise(held: Any) -> bool:

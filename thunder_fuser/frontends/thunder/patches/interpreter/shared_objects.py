@@ -91,7 +91,8 @@ def _has_parts(value: Any) -> bool:
     """True for what a program reads parts of."""
     if isinstance(value, (*_KNOWN_OTHERWISE, *_WITHOUT_PARTS)):
         return False
-    return isinstance(value, _CONTAINERS) or hasattr(value, "__dict__")
+    is_slotted = hasattr(type(value), "__slots__")
+    return isinstance(value, _CONTAINERS) or is_slotted or hasattr(value, "__dict__")
 
 
 def _is(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
