@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,3 +56,24 @@ def test_arguments_and_results() -> None:
     torch.testing.assert_close(found[0].first, expected[0].first)
     torch.testing.assert_close(found[1][0].second, expected[1][0].second)
     assert torch.equal(found[0].second.second, given[1].second)
+
+
+def test_those_of_the_caller_are_the_objects_that_it_has() -> None:
+    """Also those that a program does not read, beside an element that it changes."""
+    held: list[Any] = [Pair(1.0, 2.0), torch.Size([2, 3]), 0.0]
+
+    def program(x: Tensor, given: Pair) -> tuple[Tensor, Pair]:
+        held[2] = Pair(x * 2, given)
+        return x * 3, given
+
+    compiled = jit(program)
+    for given in (Pair(3.0, 4.0), Pair(torch.ones(2), [5.0])):
+        held[0] = kept = Pair(0.5, torch.ones(3))
+        found, same = compiled(torch.ones(2), given)
+        assert torch.equal(found, torch.full((2,), 3.0))
+        assert same is given
+        assert held[0] is kept
+        assert held[1] == torch.Size([2, 3])
+        assert type(held[2]) is Pair
+        assert torch.equal(held[2].first, torch.full((2,), 2.0))
+        assert held[2].second is given

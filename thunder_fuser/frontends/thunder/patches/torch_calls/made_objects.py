@@ -27,7 +27,7 @@ from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import keys_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.torch_calls.named_tuples import print_new
+from thunder_fuser.frontends.thunder.patches.torch_calls.named_tuples import is_given, print_new
 
 _made: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
 """For each tracing, by identity: what stands for an object; None while its attributes are built."""
@@ -124,7 +124,7 @@ def _is_plain_object(value: Any) -> bool:
 def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     """Return what the epilogue returns for a wrapped result of the program."""
     held = unwrap(wrapped)
-    if is_patched() and not _is_given(wrapped):
+    if is_patched() and not is_given(wrapped):
         kind = type(held)
         if (kind is dict and _is_made_of_keys(wrapped)) or _is_another_dictionary(held):
             return _dictionary(_Keys(held), tuple(_items(wrapped)), _attributes(wrapped))
@@ -144,13 +144,6 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     if made[id(held)] is None:
         raise NotImplementedError(f"a result with an object of {type(held)} that refers to itself")
     return made[id(held)]
-
-
-def _is_given(wrapped: Any) -> bool:
-    """True for a value that the epilogue gets from the caller."""
-    return hasattr(wrapped, "anyproxy") or bool(
-        jit_ext.should_register_for_prologue(wrapped.provenance)
-    )
 
 
 def _is_another_dictionary(held: Any) -> bool:

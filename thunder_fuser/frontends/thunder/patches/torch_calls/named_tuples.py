@@ -85,12 +85,18 @@ _new = ex.register_operator(
 )
 
 
+def is_given(wrapped: Any) -> bool:
+    """True for a value that the epilogue gets from the caller."""
+    return hasattr(wrapped, "anyproxy") or bool(
+        jit_ext.should_register_for_prologue(wrapped.provenance)
+    )
+
+
 def _value(wrapped: Any) -> Any:
     """Return what the epilogue returns for a wrapped result of the program."""
     value = unwrap(wrapped)
     kind = type(value)
-    plain = not isinstance(value, tuple) or kind is tuple or not is_patched()
-    if plain or hasattr(wrapped, "anyproxy"):
+    if not isinstance(value, tuple) or kind is tuple or not is_patched() or is_given(wrapped):
         return _original_value(wrapped)
     wrapped.track_items()
     return _new(kind, tuple(map(jit_ext.build_value_from_wrapped, wrapped.item_wrappers)))
