@@ -25,15 +25,6 @@ class Options:
     count = 0
 
 
-class Slotted:
-    """An object without a dictionary of attributes."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Tensor) -> None:
-        self.held = held
-
-
 class Model(nn.Module):
     """A linear layer, and what the programs below set."""
 
@@ -169,14 +160,24 @@ def test_objects_with_tensors_are_set() -> None:
         assert torch.equal(options.kind.kind, x * 2)
 
 
-def test_an_object_with_tensors_in_slots_is_refused() -> None:
+class Single:
+    """What `__new__` makes is not known."""
+
+    def __new__(cls, *_: Any) -> Single:
+        return super().__new__(cls)
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+
+def test_an_object_with_tensors_and_its_own_new_is_refused() -> None:
     def run(x: Tensor, options: Options) -> Tensor:
-        options.kind = Slotted(x * 2)
+        options.kind = Single(x * 2)
         return x + 1
 
     compiled = thunder.jit(run, executors=[thunder_fuser.executor])
     with pytest.raises(
-        NotImplementedError, match=r"attribute kind is set to an object of .*Slotted"
+        NotImplementedError, match=r"attribute kind is set to an object of .*Single"
     ):
         compiled(torch.randn(5), Options())
 
@@ -320,3 +321,79 @@ def test_properties_are_set_by_their_setters() -> None:
     for _ in range(3):
         torch.testing.assert_close(compiled(ours, x), program(theirs, x))
         assert ours._scale == theirs._scale
+
+
+def set_and_deleted(held: Any) -> None:
+    held.count = 7
+    del held.count
+
+
+def deleted_by_name(held: Any) -> None:
+    delattr(held, "count")
+
+
+def deleted_where_it_is(held: Any) -> None:
+    try:
+        del held.count
+    except AttributeError:
+        held.last = held.last + 1
+
+
+def deleted_twice(held: Any) -> None:
+    del held.count
+    held.count = 3
+    del held.count
+
+
+@pytest.mark.parametrize(
+    "change", [set_and_deleted, deleted_by_name, deleted_where_it_is, deleted_twice]
+)
+@pytest.mark.parametrize("kind", [InSlots, SimpleNamespace])
+def test_attributes_are_deleted_that_are_there_at_some_calls(
+    kind: Callable[[], Any], change: Callable[[Any], None]
+) -> None:
+    def run(compiler: Callable[[Any], Any]) -> list[Any]:
+        held, found = kind(), []
+
+        def program(x: Tensor) -> Tensor:
+            change(held)
+            return x * held.last + (1 if hasattr(held, "count") else 2)
+
+        compiled = compiler(program)
+        for is_there in (True, True, False, False, True):
+            held.last = torch.ones(3)
+            if is_there:
+                held.count = 5
+            elif hasattr(held, "count"):
+                del held.count
+            try:
+                found.append(compiled(torch.ones(3)).tolist())
+            except AttributeError:
+                found.append("missing")
+            found.append((getattr(held, "count", None), held.last.tolist()))
+        return found
+
+    assert run(jit) == run(lambda f: f)
+
+
+@pytest.mark.parametrize("kind", [InSlots, Options])
+def test_an_object_that_is_kept_is_another_one_after_each_call(kind: Callable[[], Any]) -> None:
+    """What a call sets of it is not there at the next call."""
+    home = SimpleNamespace(held=kind())
+
+    def program(x: Tensor) -> Tensor:
+        last = home.held
+        last.count = last.count + 2
+        home.held = kind()
+        home.held.last = x * last.count
+        return x * home.held.count
+
+    compiled, first, seen = jit(program), kind().count, []
+    for k in range(3):
+        seen.append(home.held)
+        y = compiled(torch.ones(3) + k)
+        assert torch.equal(y, (torch.ones(3) + k) * first)
+        assert seen[-1].count == first + 2
+        assert home.held.count == first
+        assert torch.equal(home.held.last, (torch.ones(3) + k) * (first + 2))
+    assert len({*map(id, seen), id(home.held)}) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -131,3 +132,34 @@ def test_an_attribute_is_set_to_such_a_dictionary() -> None:
     x = torch.randn(3)
     jit(program)(x)
     assert torch.equal(held.by_colour[Colour.RED], x * 2)
+
+
+@dataclass
+class Counted:
+    value: Any
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.count += 1
+
+
+@dataclass(slots=True)
+class InSlots:
+    value: Any
+    count: int = 0
+
+
+@pytest.mark.parametrize("kind", [Counted, InSlots])
+def test_a_dataclass_is_made_once_and_not_by_its_constructor(kind: Any) -> None:
+    def program(x: Tensor) -> Any:
+        made = kind(x * 2)
+        made.value = made.value + 1
+        return {"first": made, "second": [made]}
+
+    x = torch.ones(2)
+    found, expected = jit(program)(x), program(x)
+    made = found["first"]
+    assert type(made) is kind
+    assert found["second"][0] is made
+    assert made.count == expected["first"].count
+    assert torch.equal(made.value, expected["first"].value)

@@ -16,7 +16,7 @@ import thunder
 import torch
 
 import thunder_fuser
-from tests.fuzz.states.program import Meter, Point, StatefulProgram
+from tests.fuzz.states.program import Meter, Point, Record, Slotted, StatefulProgram
 
 _ROUNDS = 20
 
@@ -143,6 +143,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
     elif isinstance(value, Meter):
         yield from _tensors(value.last)
+    elif isinstance(value, Slotted):
+        yield from _tensors([value.n, getattr(value, "m", None)])
+    elif isinstance(value, Record):
+        yield from _tensors([value.n, value.rate, value.last, value.doubled])
 
 
 def _sharing(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
@@ -168,6 +172,10 @@ def _copied(value: Any) -> Any:
         return Point(*map(_copied, value))
     if isinstance(value, list | tuple):
         return type(value)(map(_copied, value))
+    if isinstance(value, Slotted):
+        return [_copied(getattr(value, name, "missing")) for name in ("n", "m")]
+    if isinstance(value, Record):
+        return [_copied(part) for part in (value.n, value.rate, value.last, value.doubled)]
     if isinstance(value, Meter):
         return [value.total, value.count, _copied(value.last)]
     if isinstance(value, FunctionType | functools.partial):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import copy
 import functools
 import heapq
 import itertools
@@ -16,7 +17,7 @@ import operator
 import textwrap
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -170,11 +171,12 @@ class StatefulProgram:
         if self.takes_gradients:
             shown = "y := compiled(x.requires_grad_()), torch.autograd.grad(y[-1].sum(), x)"
         return (
-            "import bisect, functools, heapq, itertools, math, operator\n"
+            "import bisect, copy, functools, heapq, itertools, math, operator\n"
             "import torch, thunder, thunder_fuser\n"
             "from collections import Counter, OrderedDict, defaultdict, deque\n"
-            "from contextlib import suppress\nfrom types import SimpleNamespace\n"
-            f"from tests.fuzz.states.program import Meter, Point\n{self.source}\n"
+            "from contextlib import suppress\nfrom dataclasses import asdict, replace\n"
+            "from types import SimpleNamespace\n"
+            f"from tests.fuzz.states.program import Meter, Point, Record, Slotted\n{self.source}\n"
             "def ours(f): return thunder.jit(f, executors=[thunder_fuser.executor])\n"
             "for compiler in (lambda f: f, ours):\n"
             "    program, before, kept = made()\n    compiled = compiler(program)\n"
@@ -260,6 +262,28 @@ class Meter:
     last: torch.Tensor | None
 
 
+class Slotted:
+    """An object without a dictionary of attributes; `m` may be missing."""
+
+    __slots__ = ("m", "n")
+
+    def __init__(self, n: Any) -> None:
+        self.n = n
+
+
+@dataclass
+class Record:
+    """A dataclass whose constructor computes an attribute."""
+
+    n: Any
+    rate: float = 0.5
+    last: torch.Tensor | None = None
+    doubled: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.doubled = self.n * 2
+
+
 class Point(NamedTuple):
     a: Any
     b: Any
@@ -284,6 +308,9 @@ _OWNERS: Mapping[str, Sequence[str]] = {
 NAMESPACE: Mapping[str, Any] = {
     "torch": torch,
     "bisect": bisect,
+    "copy": copy,
+    "asdict": asdict,
+    "replace": replace,
     "functools": functools,
     "heapq": heapq,
     "itertools": itertools,
@@ -297,5 +324,7 @@ NAMESPACE: Mapping[str, Any] = {
     "SimpleNamespace": SimpleNamespace,
     "Meter": Meter,
     "Point": Point,
+    "Slotted": Slotted,
+    "Record": Record,
 }
 """What the lines of a program may name."""

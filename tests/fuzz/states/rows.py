@@ -507,6 +507,67 @@ _POINT = Kind(
     results=("{p}", "{p}.a", "{p}[1]"),
 )
 
+_SLOTTED = Kind(
+    values=("Slotted(1.0)", "Slotted(torch.tensor([1.0, 2.0, 3.0]))"),
+    reads=(
+        "x = x * {p}.n",
+        "x = x + {p}.n",
+        "x = x + getattr({p}, 'm', 0.5)",
+        "if {p} is {slotted}:",
+        "if hasattr({p}, 'm'):",
+    ),
+    updates=(
+        "{p}.n = {number}",
+        "{p}.n = {p}.n + 1",
+        "{p}.n = x",
+        "{p}.m = {number}",
+        "with suppress(AttributeError): del {p}.m",
+        "setattr({p}, 'm', x)",
+    ),
+    writes=(
+        "{p} = Slotted({number})",
+        "{p} = {slotted}",
+        "{p} = copy.copy({slotted})",
+        "{p}, {slotted_place} = {slotted_place}, {p}",
+    ),
+    results=("{p}", "{p}.n"),
+)
+
+_RECORD = Kind(
+    values=("Record(1.0)", "Record(2, last=torch.tensor([1.0, 2.0, 3.0]))"),
+    reads=(
+        "x = x * {p}.n + {p}.rate",
+        "x = x + {p}.doubled",
+        "x = x + (0.5 if {p}.last is None else {p}.last)",
+        "for key, value in vars({p}).items(): x = x + (0.0 if value is None else value)",
+        "x = x * asdict({p})['n']",
+        "if hasattr({p}, 'extra'):",
+        "x = x + getattr({p}, 'extra', 0.5)",
+        "if {p} is {record}:",
+    ),
+    updates=(
+        "{p}.n = {number}",
+        "{p}.extra = {number}",
+        "with suppress(AttributeError): del {p}.extra",
+        "{p}.rate += 0.25",
+        "{p}.last = x",
+        "{p}.__dict__['rate'] = {number}",
+        "{p}.__dict__.update(n=x, rate=2.0)",
+        "{p}.__post_init__()",
+    ),
+    writes=(
+        "{p} = Record({number})",
+        "{p} = Record(x, last=x * 2)",
+        "{p} = replace({p}, n={number})",
+        "{p} = replace({record}, last=x)",
+        "{p} = copy.copy({record})",
+        "{p} = copy.deepcopy({record})",
+        "{p} = {record}",
+        "{p}, {record_place} = {record_place}, {p}",
+    ),
+    results=("{p}", "{p}.doubled", "asdict({p})"),
+)
+
 KINDS: Mapping[str, Kind] = {
     "number": _NUMBER,
     "flag": _FLAG,
@@ -529,6 +590,8 @@ KINDS: Mapping[str, Kind] = {
     "dtype": _DTYPE,
     "meter": _METER,
     "point": _POINT,
+    "slotted": _SLOTTED,
+    "record": _RECORD,
 }
 
 OF_TENSORS = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import WrapperDescriptorType
+from types import MemberDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -30,7 +30,10 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
 from torch.nn import Module
 
-from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import is_changed
+from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import (
+    guard_presence,
+    is_changed,
+)
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
@@ -67,7 +70,9 @@ set_attribute = ex.register_operator(
 
 
 def _delete_attribute(target: Any, name: str, /) -> None:
-    delattr(target, name)
+    # There is none where the program has set what it deletes.
+    if hasattr(target, name):
+        delattr(target, name)
 
 
 delete_attribute = ex.register_operator(
@@ -156,6 +161,9 @@ def _record_deletion(target: WrappedValue, name: WrappedValue) -> Any:
     attributes = _attributes_of(target)
     if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         return attributes
+    is_as_given = attributes.original_value is attributes.nothing
+    before = attributes.value if is_as_given else attributes.original_value
+    guard_presence(target, name, text in before)
     if text not in unwrap(attributes):
         return interpreter.do_raise(AttributeError(text))
     target.attribute_wrappers.pop(text, None)
@@ -182,22 +190,19 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     """Return the replacement of a call on wrapped values, or None. What a program sets or deletes
     in the dictionary of an object's attributes is an attribute of that.
     """
-    if not _is_of_attributes(args[0]):
+    if not (is_patched() and hasattr(args[0], "owner")):
         return original(fn, *args, **kwargs)
-    attributes, name = args[:2]
-    attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
+    attributes, name = args[0], unwrap(args[1])
     wrappers = attributes.owner.attribute_wrappers
     if fn is dict.__setitem__:
-        wrappers[unwrap(name)] = args[2]
+        wrappers[name] = args[2]
     else:
-        wrappers.pop(unwrap(name), None)
-        if unwrap(attributes).get(unwrap(name), _DELETED) is not _DELETED:
+        wrappers.pop(name, None)
+    if path_of(attributes.provenance) is not None:  # Of an object from outside.
+        attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
+        if fn is dict.__delitem__ and unwrap(attributes).get(name, _DELETED) is not _DELETED:
             return _delete_item
     return original(fn, *args, **kwargs)
-
-
-def _is_of_attributes(value: Any) -> bool:
-    return hasattr(value, "owner") and path_of(value.provenance) is not None
 
 
 def _delete_item(attributes: WrappedValue, name: WrappedValue) -> Any:
@@ -281,10 +286,19 @@ def built(name: str, value: WrappedValue) -> Any:
 
 def _parts(value: Any) -> list[Any]:
     """Return what an object holds, in its `__dict__` and its slots."""
-    slots = [vars(base).get("__slots__", ()) for base in type(value).__mro__]
-    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
-    held = (getattr(value, name, None) for name in names if name != _ATTRIBUTES)
+    held = (getattr(value, name, None) for name in slots_of(type(value)))
     return [*getattr(value, _ATTRIBUTES, {}).values(), *held]
+
+
+def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
+    """Return what reads and sets the slots of a class's objects, by the names of attributes."""
+    return {
+        name: slot
+        for base in reversed(kind.__mro__)
+        if "__slots__" in vars(base)
+        for name, slot in vars(base).items()
+        if isinstance(slot, MemberDescriptorType)
+    }
 
 
 def register() -> None:

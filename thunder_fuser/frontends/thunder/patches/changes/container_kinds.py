@@ -77,3 +77,8 @@ METHODS_THAT_READ = frozenset({deque.__getitem__, deque.__iter__})
 def kind_of_container(container: Any) -> ContainerKind | None:
     """Return the kind of a container; None for other objects."""
     return next((kind for kind in CONTAINER_KINDS if isinstance(container, kind.kind)), None)
+
+
+def listed(values: Iterable[Any]) -> list[Any]:
+    """Return the values, for Thunder's interpreter, which reads each of them."""
+    return [value for value in values]  # noqa: C416  (`list` would not be interpreted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ from thunder_fuser.frontends.thunder.patches.changes.container_kinds import (
     METHODS_THAT_READ,
     ContainerKind,
     kind_of_container,
+    listed,
 )
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, is_a_home, path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
@@ -155,10 +156,6 @@ def _change(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) ->
     return _popped(fn) if fn in (deque.pop, deque.popleft) else None
 
 
-def _listed(values: Iterable[Any]) -> list[Any]:
-    return [*values]
-
-
 def _change_by_elements(
     method: Callable[..., Any], container: Any, *given: Any, **named: Any
 ) -> Any:
@@ -166,7 +163,7 @@ def _change_by_elements(
     read = []
     for value in given:
         is_number = isinstance(unwrap(value), (int, type(None)))  # The length of a deque.
-        elements = value if is_number else interpreter._interpret_call(_listed, value)
+        elements = value if is_number else interpreter._interpret_call(listed, value)
         if elements is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             return elements
         read.append(unwrap(elements))

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, MemberDescriptorType, WrapperDescriptorType
+from types import CodeType, WrapperDescriptorType
 from typing import Any
 
 import thunder
@@ -29,7 +29,9 @@ from thunder_fuser.frontends.thunder.patches.changes.attributes_set import (
     delete_attribute,
     of_trace,
     set_attribute,
+    slots_of,
 )
+from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import guard_presence
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
@@ -86,7 +88,7 @@ class _Binding:
                 _set_global_symbol(target, self.name, value)
             elif (last := self.home.attribute_wrappers.get(self.name)) is not None:
                 set_attribute(target, self.name, built(self.name, last))
-            elif self.before is not _UNBOUND:
+            else:
                 delete_attribute(target, self.name)
 
 
@@ -99,12 +101,15 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 
 
-def _remember(home: WrappedValue, name: str) -> None:
-    """Remember a name before it is bound for the first time."""
-    if _tracing.bound is not None and path_of(home.provenance) is not None:
-        key = id(home.value), name
-        if key not in _tracing.bound:
-            _tracing.bound[key] = _Binding.of(home, name)
+def _remember(home: WrappedValue, name: str) -> bool:
+    """Remember a name before it is bound for the first time, or deleted; return if it is."""
+    if _tracing.bound is None or path_of(home.provenance) is None:
+        return False
+    key = id(home.value), name
+    if key in _tracing.bound:
+        return False
+    _tracing.bound[key] = _Binding.of(home, name)
+    return True
 
 
 def _store_cell(
@@ -123,16 +128,25 @@ def _store_global(original: Callable[..., Any], inst: Any, /, frame: Any, **stat
 
 def _delete(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -> Any:
     target = stack.getitem_wrapped(-1)
-    if not _is_in_dictionary(unwrap(target), inst.argval):
-        _remember(target, inst.argval)
+    if _remember_deleted(target, inst.argval):
         target.attribute_wrappers.pop(inst.argval, None)
     return original(inst, stack=stack, **state)
 
 
 def _delete_by_name(original: Callable[..., Any], target: WrappedValue, name: WrappedValue) -> Any:
-    if is_patched() and not _is_in_dictionary(unwrap(target), unwrap(name)):
-        _remember(target, unwrap(name))
+    if is_patched():
+        _remember_deleted(target, unwrap(name))
     return original(target, name)
+
+
+def _remember_deleted(target: WrappedValue, name: str) -> bool:
+    """Remember what a slot holds that is deleted, and guard that it is there, or is not."""
+    held = unwrap(target)
+    if _is_in_dictionary(held, name):
+        return False
+    if _remember(target, name):
+        guard_presence(target, name, hasattr(held, name))
+    return True
 
 
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,8 +179,7 @@ def _refusal(kind: type, name: str) -> NotImplementedError:
 
 def _is_in_dictionary(held: Any, name: str) -> bool:
     """True if an attribute of an object is in a dictionary of its own, and not in a slot."""
-    in_slot = isinstance(getattr(type(held), name, None), MemberDescriptorType)
-    return type(getattr(held, "__dict__", None)) is dict and not in_slot
+    return type(getattr(held, "__dict__", None)) is dict and name not in slots_of(type(held))
 
 
 def _set(function: Callable[..., None], held: Any, name: str, value: Any) -> None:

@@ -50,7 +50,7 @@ class _Names(Expected):
         return bool(self.list_names(given) == self.value)
 
 
-def _guard(held: WrappedValue, name: WrappedValue, has: bool) -> None:
+def guard_presence(held: WrappedValue, name: WrappedValue | str, has: bool) -> None:
     """Guard whether an object of the caller has an attribute."""
     text = unwrap(name)
     if isinstance(text, str) and not text.startswith("__") and is_of_caller(held):
@@ -64,7 +64,7 @@ def _has_attribute(held: WrappedValue, name: WrappedValue) -> Any:
         return interpreter._interpret_call(_found, held, name)
     answer = _hasattr(held, name)
     if isinstance(answer, WrappedValue):
-        _guard(held, name, bool(answer.value))
+        guard_presence(held, name, bool(answer.value))
     return answer
 
 
@@ -91,7 +91,7 @@ def _get_attribute(held: WrappedValue, name: WrappedValue, *default: WrappedValu
     if is_missing and is_patched() and is_of_caller(held) and not is_changed(held):
         text = unwrap(name)
         if isinstance(text, str) and not hasattr(unwrap(held), text):
-            _guard(held, name, has=False)
+            guard_presence(held, name, has=False)
     return found
 
 

@@ -80,7 +80,7 @@ def _is_guarded(value: Any) -> bool:
 def _is_read_by_torch() -> bool:
     """True if Thunder's interpreter runs code of torch, besides its own."""
     for frame in reversed(interpreter.get_interpreterruntimectx().frame_stack):
-        package = frame.module.partition(".")[0]
+        package = (frame.module or "").partition(".")[0]
         if package != "thunder":
             return bool(package == "torch")
     return False

@@ -3,17 +3,19 @@
 Thunder's interpreter looked attributes up as `object` does, and did not find those that such a
 method renames, as the configurations of the transformers library do (`config.num_hidden_layers` of
 a model that calls them `n_layers`). The method is interpreted, for functions compiled with this
-executor.
+executor. The place of an attribute that is looked up by a value, `getattr(o, field.name)`, is the
+name that it was: a prologue could not read it again, as in `dataclasses.replace`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
 from thunder.core import interpreter
-from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap, wrap_const
+from thunder.core.interpreter import INTERPRETER_SIGNALS, PseudoInst, unwrap, wrap_const
 
 from thunder_fuser.frontends.thunder.patches.interpreter.descriptors import interpret_access
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
@@ -73,7 +75,6 @@ def _own_lookup(value: Any) -> FunctionType | None:
 
 def _as_object_does(held: Any, name: Any) -> Any:
     """Return the wrapped attribute that `object.__getattribute__` finds."""
-    # A constant: the place of the attribute is its name, wherever the name comes from.
     name = wrap_const(unwrap(name))
     computed = interpret_access("__get__", held, unwrap(name))
     if computed is not None:
@@ -86,6 +87,13 @@ def _as_object_does(held: Any, name: Any) -> Any:
     return interpreter.wrap_attribute(found, held, name)
 
 
+def _wrap_attribute(original: Callable[..., Any], value: Any, held: Any, name: Any) -> Any:
+    """Return the wrapped attribute of a wrapped object."""
+    if is_patched() and name.provenance.inst is not PseudoInst.CONSTANT:
+        name = wrap_const(unwrap(name))
+    return original(value, held, name)
+
+
 def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if args and _own_lookup(unwrap(args[0])):
@@ -96,4 +104,5 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
 def register() -> None:
     """Patch how Thunder's interpreter looks attributes up."""
     _LOOKASIDES[getattr] = _getattr
+    interpreter.wrap_attribute = partial(_wrap_attribute, interpreter.wrap_attribute)
     ask_first(_lookaside, of=(object.__getattribute__,))

@@ -8,6 +8,9 @@ With three arguments, `type` makes a class.
 
 `isinstance(x, (torch.Tensor, torch.nn.Parameter))` was False for a tensor that is no parameter, and
 a program that asked whether an argument is one ran for tensors of both kinds.
+
+What `object.__new__` returns is an object of the trace, wherever a program has the function from:
+after `kind.__new__(kind)`, as in `copy.copy`, no other object was.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfType
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import add_guard_of, is_of_caller
-from thunder_fuser.frontends.thunder.patches.patched import is_patched
+from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
 _OF_THE_TRACER: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
@@ -87,6 +90,22 @@ def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: Wrapped
     return wrap_const(issubclass(_class_of_tensor(held), unwrap(kinds)))
 
 
+def _new(kind: WrappedValue, *given: WrappedValue, **named: WrappedValue) -> Any:
+    """Return a new object, wrapped, or the interpreter's signal."""
+    try:
+        made = object.__new__(unwrap(kind), *map(unwrap, given), **named)
+    except Exception as error:
+        return interpreter.do_raise(error)
+    maker = ProvenanceRecord(PseudoInst.CONSTANT, inputs=[], value=object.__new__)
+    places = [maker, kind.provenance]
+    return wrap(made, provenance=ProvenanceRecord(PseudoInst.OPAQUE, inputs=places))
+
+
+def _called(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of a call on wrapped values, or None."""
+    return _new if args else original(fn, *args, **kwargs)
+
+
 def _class_of_tensor(held: WrappedValue) -> type:
     """Return the class of a tensor, which the program is then valid for if the caller gave it."""
     tensor, parameter = _OF_TENSORS
@@ -99,10 +118,11 @@ def _class_of_tensor(held: WrappedValue) -> type:
 
 def _is_asked_by_the_program() -> bool:
     frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
-    return frame is None or not frame.module.startswith("thunder.")
+    return frame is None or not (frame.module or "").startswith("thunder.")
 
 
 def register() -> None:
-    """Patch what Thunder's interpreter returns for the type of an object."""
+    """Patch what Thunder's interpreter returns for the type of an object, and for a new one."""
+    ask_first(_called, of=(object.__new__,))
     _LOOKASIDES[type] = partial(_type, _LOOKASIDES[type])
     _OF_THE_TRACER[isinstance] = partial(_isinstance, _OF_THE_TRACER[isinstance])

@@ -35,11 +35,6 @@ _KEEPING = frozenset(
 # ruff: noqa: B905, C416, UP028  (interpreted: builtin functions would not be)
 
 
-def listed(values: Iterable[Any]) -> list[Any]:
-    """Return the values, each of which is read by the interpreter."""
-    return [value for value in values]
-
-
 def _map(function: Function, *values: Iterable[Any]) -> Iterator[Any]:
     return (function(*items) for items in zip(*values))
 

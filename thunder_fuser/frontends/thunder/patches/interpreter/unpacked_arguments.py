@@ -13,9 +13,9 @@ from typing import Any
 from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap
 
+from thunder_fuser.frontends.thunder.patches.changes.container_kinds import listed
 from thunder_fuser.frontends.thunder.patches.guards.container_guards import guard_size
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import reads_otherwise
-from thunder_fuser.frontends.thunder.patches.interpreter.python_functions import listed
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map

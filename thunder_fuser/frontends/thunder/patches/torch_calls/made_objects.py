@@ -25,25 +25,42 @@ from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.pytree import tree_iter
 from thunder.executors.pythonex import ex
 
+from thunder_fuser.frontends.thunder.patches.changes.attributes_set import slots_of
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import keys_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
-from thunder_fuser.frontends.thunder.patches.torch_calls.named_tuples import is_given, print_new
+from thunder_fuser.frontends.thunder.patches.torch_calls.named_tuples import is_given
 
 _made: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
 """For each tracing, by identity: what stands for an object; None while its attributes are built."""
 
 
-def _new_object(kind: Any, names: Sequence[str], values: Sequence[Any], /) -> Any:
-    found: Any = kind.__new__(kind)
-    found.__dict__.update(zip(names, values, strict=True))
+class _Class:
+    """A class, and what its object holds: the trace prints no dataclass."""
+
+    def __init__(self, kind: Any, names: Sequence[str]) -> None:
+        self.kind, self.names = kind, names
+
+
+def _new_object(of: _Class, values: Sequence[Any], /) -> Any:
+    found = of.kind.__new__(of.kind)
+    _set_attributes(found, of.names, values)
     return found
+
+
+def _set_attributes(held: Any, names: Sequence[str], values: Sequence[Any]) -> None:
+    """Set what an object holds, without its own `__setattr__`."""
+    slots = slots_of(type(held))
+    for name, value in zip(names, values, strict=True):
+        if name in slots:
+            slots[name].__set__(held, value)
+        else:
+            held.__dict__[name] = value
 
 
 _new = ex.register_operator(
     "new_object",
-    meta=lambda kind, names, values, /: AnyProxy(None),
+    meta=lambda of, values, /: AnyProxy(None),
     fn=_new_object,
-    python_printer=print_new,
 )
 
 
@@ -53,8 +70,7 @@ def _new_dictionary(
     found: dict[Any, Any] = keys.new()
     for key, value in zip(keys.keys, values, strict=True):
         keys.kind.__setitem__(found, key, value)
-    if keys.names:
-        found.__dict__.update(zip(keys.names, attributes, strict=True))
+    _set_attributes(found, keys.names, attributes)
     return found
 
 
@@ -65,7 +81,7 @@ class _Keys:
     """
 
     def __init__(self, held: dict[Any, Any]) -> None:
-        self.keys, self.names = tuple(keys_of(held)), tuple(getattr(held, "__dict__", ()))
+        self.keys, self.names = tuple(keys_of(held)), tuple(_attributes_of(held))
         self.kind: Any = next(k for k in (*_ORDERED_OR_DEFAULT, dict) if isinstance(held, k))
         self._class = type(held)
         self._factory = held.default_factory if isinstance(held, defaultdict) else None
@@ -110,12 +126,11 @@ _PRINTED = (str, int, float, bool, type(None))
 
 
 def _is_plain_object(value: Any) -> bool:
-    """True for an object that consists of the attributes in its `__dict__`."""
+    """True for an object that consists of the attributes in its `__dict__` and its slots."""
     kind: Any = type(value)
     return kind is SimpleNamespace or (
         kind.__new__ is object.__new__
-        and type(getattr(value, "__dict__", None)) is dict
-        and not any(vars(base).get("__slots__") for base in kind.__mro__)
+        and (type(getattr(value, "__dict__", None)) is dict or hasattr(kind, "__slots__"))
         and not isinstance(value, type | Proxy)
         and kind.__module__.partition(".")[0] not in ("thunder", "builtins")
     )
@@ -132,15 +147,24 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
             return _deque(_Copied(deque(maxlen=held.maxlen)), tuple(held))
         if kind in _CONSTANT and not any(isinstance(x, Proxy) for x in held):
             return _copy(_Copied(held))
+        if is_dataclass(held) and not isinstance(held, dict) and _is_plain_object(held):
+            return _object_of(wrapped)  # Not by its constructor, which has run.
     try:
         return original(wrapped)
     except NotImplementedError:
         if not (is_patched() and _is_plain_object(held)):
             raise
+    return _object_of(wrapped)
+
+
+def _object_of(wrapped: Any) -> Any:
+    """Return what stands for an object, one for each."""
+    held = unwrap(wrapped)
     made = _made.setdefault(jit_ext.get_jit_ctx(), {})
     if id(held) not in made:
         made[id(held)] = None
-        made[id(held)] = _new(type(held), tuple(vars(held)), _attributes(wrapped))
+        of = _Class(type(held), tuple(_attributes_of(held)))
+        made[id(held)] = _new(of, _attributes(wrapped))
     if made[id(held)] is None:
         raise NotImplementedError(f"a result with an object of {type(held)} that refers to itself")
     return made[id(held)]
@@ -174,8 +198,14 @@ def _attributes(wrapped: Any) -> tuple[Any, ...]:
     known = wrapped.attribute_wrappers
     return tuple(
         jit_ext.build_value_from_wrapped(known[name]) if name in known else _untracked(name, value)
-        for name, value in getattr(unwrap(wrapped), "__dict__", {}).items()
+        for name, value in _attributes_of(unwrap(wrapped)).items()
     )
+
+
+def _attributes_of(held: Any) -> dict[str, Any]:
+    """Return what an object holds, by name."""
+    slots = {name: getattr(held, name) for name in slots_of(type(held)) if hasattr(held, name)}
+    return {**getattr(held, "__dict__", {}), **slots}
 
 
 def _untracked(name: str, value: Any) -> Any:
