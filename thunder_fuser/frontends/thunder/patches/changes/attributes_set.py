@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import MemberDescriptorType, WrapperDescriptorType
+from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -58,7 +58,22 @@ def of_trace(value: Any) -> Any:
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
-    setattr(target, name, of_trace(value))
+    # A `__setattr__` of the program was interpreted: this is what it has set.
+    (set_directly if _own_setter(target) else setattr)(target, name, of_trace(value))
+
+
+def _own_setter(held: Any) -> FunctionType | None:
+    """Return the `__setattr__` that a program defines for an object, or None."""
+    found = type(held).__setattr__
+    return found if isinstance(found, FunctionType) and found is not Module.__setattr__ else None
+
+
+def set_directly(held: Any, name: str, value: Any) -> None:
+    """Set an attribute in its slot, or among those that an object holds, without its methods."""
+    if (slot := slots_of(type(held)).get(name)) is not None:
+        slot.__set__(held, value)
+    else:
+        held.__dict__[name] = value
 
 
 set_attribute = ex.register_operator(
@@ -87,8 +102,13 @@ _CHANGES = frozenset({dict.__setitem__, dict.__delitem__})
 
 def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> Any:
     """Record that an attribute is set; return None, wrapped, or the interpreter's signal."""
-    if not is_patched() or not _is_outer(target):
+    if not is_patched():
         return _original(target, name, value)
+    if not _is_outer(target):
+        done = _original(target, name, value)
+        if done is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            _replace(target, name, value)
+        return done
     attributes = _attributes_of(target)
     if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         return attributes
@@ -96,14 +116,26 @@ def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> An
     return interpreter._interpret_call(dict.__setitem__, attributes, name, value)
 
 
+def _replace(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> None:
+    """Replace an attribute that was read, or set, before, where the interpreter has noted it."""
+    noted = [target.attribute_wrappers]
+    if _ATTRIBUTES in noted[0]:
+        noted.append(noted[0][_ATTRIBUTES].item_wrappers)
+    for wrappers in noted:
+        if unwrap(name) in wrappers:
+            wrappers[unwrap(name)] = value
+
+
 def _set_by_method(
     original: Callable[..., Any], target: WrappedValue, name: WrappedValue, value: WrappedValue
 ) -> Any:
-    """Set an attribute by the setter of a property, if it has one; return None, wrapped, or the
-    interpreter's signal.
+    """Set an attribute by the setter of a property, or the `__setattr__` of the program, if it has
+    one, which may set another value; return None, wrapped, or the interpreter's signal.
     """
     made = unwrap(target)
-    held = getattr(type(made), unwrap(name), None)
+    held, own = getattr(type(made), unwrap(name), None), _own_setter(made)
+    if own is not None and is_patched():
+        return interpreter._interpret_call(own, target, name, value)
     if isinstance(made, Module) and "_parameters" not in vars(made) and is_patched():
         # Before `Module.__init__`, as in `nn.PReLU()`: Thunder reads the dictionaries of members.
         return jit_ext.default_lookaside(setattr)(target, name, value)

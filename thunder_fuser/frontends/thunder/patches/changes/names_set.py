@@ -18,7 +18,13 @@ from typing import Any
 
 import thunder
 from thunder.core import interpreter, jit_ext
-from thunder.core.interpreter import PseudoInst, WrappedValue, interpreter_needs_wrap, unwrap
+from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
+    PseudoInst,
+    WrappedValue,
+    interpreter_needs_wrap,
+    unwrap,
+)
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx, tracectx
@@ -29,6 +35,7 @@ from thunder_fuser.frontends.thunder.patches.changes.attributes_set import (
     delete_attribute,
     of_trace,
     set_attribute,
+    set_directly,
     slots_of,
 )
 from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import guard_presence
@@ -71,8 +78,10 @@ class _Binding:
     def restore(self) -> None:
         """Bind the name as it was before."""
         is_global = isinstance(self.home.value, dict)
+        is_slot = self.name in slots_of(type(self.home.value))
         if self.before is not _UNBOUND:
-            (_set_global if is_global else setattr)(self.home.value, self.name, self.before)
+            bind = _set_global if is_global else set_directly if is_slot else setattr
+            bind(self.home.value, self.name, self.before)
         elif is_global:
             self.home.value.pop(self.name, None)
         elif hasattr(self.home.value, self.name):
@@ -159,7 +168,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     if _is_in_dictionary(unwrap(target), name):
         return _LOOKASIDES[object.__setattr__]
     _remember(target, name)
-    return interpreter_needs_wrap(partial(_set, fn))
+    return partial(_set_slot, interpreter_needs_wrap(partial(_set, fn)))
 
 
 def _is_made_in_trace(kind: WrappedValue) -> bool:
@@ -184,6 +193,19 @@ def _is_in_dictionary(held: Any, name: str) -> bool:
 
 def _set(function: Callable[..., None], held: Any, name: str, value: Any) -> None:
     function(held, name, value)
+
+
+def _set_slot(
+    set_: Callable[..., Any], target: WrappedValue, name: WrappedValue, value: WrappedValue
+) -> Any:
+    """Set a slot, and let reads of it find the wrapped value; return None, wrapped, or the
+    interpreter's signal.
+    """
+    done = set_(target, name, value)
+    is_set = done is not INTERPRETER_SIGNALS.EXCEPTION_RAISED
+    if is_set and unwrap(name) in slots_of(type(unwrap(target))):
+        target.attribute_wrappers[unwrap(name)] = value
+    return done
 
 
 def _write_changes(original: Callable[..., None], ctx: Any, epilogue: TraceCtx) -> None:

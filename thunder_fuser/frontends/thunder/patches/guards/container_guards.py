@@ -4,8 +4,9 @@ Thunder guards the elements that a program reads, but not how many there are: a 
 two tensors ran the program compiled for one. The guard is made where the interpreter first reads an
 element of a container, or would read one if it were not empty.
 
-Thunder does not see what C code reads either: `math.prod(sizes)` and `sizes == [2, 3]` kept the
-answer of the first call. Here the elements are read, and so guarded, before such a call.
+Thunder does not see what C code reads either: `math.prod(sizes)`, `sizes == [2, 3]` and, of an
+array of NumPy, `table.max()` kept the answer of the first call. Here the elements are read, and so
+guarded, before such a call.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from thunder.core import interpreter, jit_ext, prims
 from thunder.core.interpreter import ProvenanceRecord, WrappedValue
 from thunder.core.proxies import Proxy
 
-from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfKeys, OfLength
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
+    OfKeys,
+    OfLength,
+    OfNumbers,
+)
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import kind_of, length_of
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
     add_guard,
     as_given,
     is_a_home,
+    is_of_caller,
     path_of,
 )
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
@@ -63,15 +70,20 @@ def is_guarded(place: ProvenanceRecord) -> bool:
     return path is not None and len(path) > 1 and not is_a_home(path)
 
 
-def _read(value: Any) -> None:
-    """Read all elements of a container, each of which is guarded by that."""
+def read_elements(value: Any) -> None:
+    """Read all elements of a container, each of which is guarded by that, or an array's numbers."""
+    if isinstance(value, WrappedValue) and isinstance(value.value, np.ndarray):
+        if is_of_caller(value) and not value.has_item_tracking:
+            add_guard(value.provenance, OfNumbers(value.value))
+            value.has_item_tracking = True  # Once.
+        return
     if not _is_container(value):
         return
     if value.has_item_tracking or is_guarded(value.provenance):
         value.track_items()
         held = value.item_wrappers
         for item in held.values() if isinstance(held, dict) else held:
-            _read(item)
+            read_elements(item)
 
 
 def guard_size(value: Any) -> None:
@@ -88,7 +100,7 @@ def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:
     """Compare as Thunder does, whose comparison looks at no elements."""
     if is_patched():
         for place in (-2, -1):
-            _read(stack.getitem_wrapped(place))
+            read_elements(stack.getitem_wrapped(place))
     return _original_comparison(inst, stack=stack, **state)
 
 
@@ -98,7 +110,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     if found is not None or interpreter.is_opaque(fn):
         for value in (*args, *kwargs.values()):
             if found is None:
-                _read(value)
+                read_elements(value)
             # Of what is empty there is no element to guard.
             elif _is_container(value) and (
                 not length_of(value.value) or any(fn is f for f in _COPY)

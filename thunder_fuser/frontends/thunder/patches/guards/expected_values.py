@@ -8,6 +8,7 @@ from collections import deque
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 from torch.nn import Module
 from torch.nn.modules import module as torch_modules
 
@@ -39,7 +40,9 @@ class Expected:
         return f"{self.value!r}"
 
 
-class _Same(Expected):
+class Same(Expected):
+    """Identity of a value."""
+
     def holds(self, given: Any) -> bool:
         return given is self.value
 
@@ -96,6 +99,37 @@ class OfLength(Expected):
 
     def __repr__(self) -> str:
         return "a {.__name__} of {} elements".format(*self.value)
+
+
+class _OfArray(Expected):
+    """Type, dtype and shape of an array of NumPy, whose numbers a program may read as a tensor."""
+
+    def __init__(self, held: np.ndarray[Any, Any]) -> None:
+        super().__init__((type(held), held.dtype, held.shape))
+
+    def holds(self, given: Any) -> bool:
+        return isinstance(given, np.ndarray) and self.value == (
+            type(given),
+            given.dtype,
+            given.shape,
+        )
+
+    def __repr__(self) -> str:
+        return "a {.__name__} of {} with the shape {}".format(*self.value)
+
+
+class OfNumbers(Expected):
+    """Numbers in an array of NumPy that a program reads as constants."""
+
+    def __init__(self, held: np.ndarray[Any, Any]) -> None:
+        super().__init__(held.copy())
+
+    def holds(self, given: Any) -> bool:
+        can_be_nan = self.value.dtype.kind in "fc"
+        return np.array_equal(given, self.value, equal_nan=can_be_nan)
+
+    def __repr__(self) -> str:
+        return f"an array of the numbers {self.value}"
 
 
 class ExpectedMethods(Expected):
@@ -198,7 +232,9 @@ def expected_of(value: Any) -> Expected | None:
     if isinstance(value, FunctionType | MethodType):
         return _OfCode(_constants_of(value))
     if isinstance(value, type | enum.Enum):
-        return _Same(value)
+        return Same(value)
+    if isinstance(value, np.ndarray):
+        return _OfArray(value)
     if isinstance(value, dict) and type(value) is not dict:
         return OfKeys(value.copy())
     plain = (*GUARDED_BY_THUNDER, type(None))
@@ -207,8 +243,8 @@ def expected_of(value: Any) -> Expected | None:
     if hasattr(value, "__dict__") or isinstance(value, list | tuple | dict):
         return OfType(type(value))
     if callable(value):
-        return _Same(value)
+        return Same(value)
     try:
-        return Expected(copy.copy(value)) if (value == value) is True else _Same(value)
+        return Expected(copy.copy(value)) if (value == value) is True else Same(value)
     except Exception:  # a type that compares or copies nothing
-        return _Same(value)
+        return Same(value)

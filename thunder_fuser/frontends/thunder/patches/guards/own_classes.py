@@ -35,8 +35,18 @@ def keys_of(held: dict[Any, Any]) -> list[Any]:
     return list(kind.keys(held))
 
 
+class Reading:
+    """How something is read of an object in another way than by a key or a name."""
+
+    def of(self, held: Any) -> Any:
+        """Return what is read."""
+        raise NotImplementedError
+
+
 def item_of(held: Any, key: Any, /) -> Any:
     """Return an element, by its position or key; none is made for a key that is missing."""
+    if isinstance(key, Reading):
+        return key.of(held)
     kind = kind_of(held)
     if kind is dict and not dict.__contains__(held, key):
         raise KeyError(key)

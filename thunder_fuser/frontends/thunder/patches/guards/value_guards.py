@@ -19,6 +19,7 @@ than the compiled one, are taken as constant, as code is.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,7 @@ from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
     ExpectedMethods,
     ExpectedModule,
     HooksOfAllModules,
+    Same,
     expected_of,
 )
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import item_of
@@ -287,8 +289,15 @@ def _unpack_inputs(
     """
     if is_patched():
         roots = roots_of_call(args, kwargs)
-        ctx._constraints = [c for c in ctx._constraints if _holds(c, roots)]
+        ctx._constraints = [_printable(c) for c in ctx._constraints if _holds(c, roots)]
     return original(ctx, prologue, to_computation, to_epilogue, args, kwargs)
+
+
+def _printable(constraint: Sequence[Any]) -> Sequence[Any]:
+    """Return a guard that a prologue can print: Thunder takes a flag for a container of flags."""
+    _, proxy, *expectation = constraint
+    is_flag = len(expectation) == 1 and isinstance(expectation[0], enum.Flag)
+    return (_check_symbol, proxy, Same(expectation[0])) if is_flag else constraint
 
 
 def roots_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[PseudoInst, Any]:

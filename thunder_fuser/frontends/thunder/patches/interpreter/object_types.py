@@ -90,7 +90,7 @@ def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: Wrapped
     return wrap_const(issubclass(_class_of_tensor(held), unwrap(kinds)))
 
 
-def _new(kind: WrappedValue, *given: WrappedValue, **named: WrappedValue) -> Any:
+def _new(kind: WrappedValue, /, *given: WrappedValue, **named: WrappedValue) -> Any:
     """Return a new object, wrapped, or the interpreter's signal."""
     try:
         made = object.__new__(unwrap(kind), *map(unwrap, given), **named)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
+import re
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -287,6 +288,12 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     return None  # Thunder would take it for an operation on the tensors that it keeps
 
 
+def _compile(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what compiles a pattern as Python does: its cache is not the program's."""
+    return interpreter.interpreter_needs_wrap(interpreter.make_opaque(lambda *given: fn(*given)))
+
+
 def register() -> None:
     """Patch how Thunder looks for replacements."""
+    ask_first(_compile, of=(re._compile,))  # type: ignore[attr-defined]
     ask_first(_lookaside, of=(*_INTERPRETED, *_KEEPING))

@@ -1,8 +1,8 @@
-"""The standard library's own Python versions of C functions that change what they are given.
+"""The standard library's own Python versions of C functions, for Thunder to interpret.
 
 `heapq.heappush(costs, cost)` changes a list behind the back of Thunder's interpreter, which follows
-the elements of lists and dictionaries. Python's modules define such functions in Python, too, for
-interpreters without the C module: these are interpreted.
+the elements of lists and dictionaries, and `operator.lt(a, b)` calls a method behind it. Python's
+modules define such functions in Python, too, for interpreters without the C module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import heapq
 import operator
 from collections.abc import Callable, Mapping
 from importlib.abc import InspectLoader
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 _NAMES: Mapping[ModuleType, tuple[str, ...]] = {
@@ -21,10 +21,9 @@ _NAMES: Mapping[ModuleType, tuple[str, ...]] = {
         *("heapify", "heappop", "heappush", "heappushpop", "heapreplace"),
         *("_heapify_max", "_heappop_max", "_heapreplace_max"),
     ),
-    bisect: ("insort_left", "insort_right"),
-    operator: (
-        *("setitem", "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul"),
-        *("imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv", "ixor"),
+    bisect: ("insort_left", "insort_right", "bisect_left", "bisect_right"),
+    operator: tuple(
+        name for name in operator.__all__ if isinstance(vars(operator)[name], BuiltinFunctionType)
     ),
 }
 

@@ -5,16 +5,18 @@ objects of any other class. Here the epilogue makes an object of the same class 
 those that the traced one has at the end. A dictionary is made of its keys, which may be arguments,
 or members of enumerations, and its values; so are the dictionaries and deques of `collections`, as
 torchvision's segmentation models return them, and those of a program's own classes. Sets and ranges
-have no tensors, and are copied. For functions compiled with this executor.
+have no tensors, and are copied; a pattern of `re` and the like is a constant. For functions
+compiled with this executor.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import partial
-from types import SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +27,7 @@ from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.pytree import tree_iter
 from thunder.executors.pythonex import ex
 
-from thunder_fuser.frontends.thunder.patches.changes.attributes_set import slots_of
+from thunder_fuser.frontends.thunder.patches.changes.attributes_set import set_directly, slots_of
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import keys_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 from thunder_fuser.frontends.thunder.patches.torch_calls.named_tuples import is_given
@@ -43,18 +45,9 @@ class _Class:
 
 def _new_object(of: _Class, values: Sequence[Any], /) -> Any:
     found = of.kind.__new__(of.kind)
-    _set_attributes(found, of.names, values)
+    for name, value in zip(of.names, values, strict=True):
+        set_directly(found, name, value)
     return found
-
-
-def _set_attributes(held: Any, names: Sequence[str], values: Sequence[Any]) -> None:
-    """Set what an object holds, without its own `__setattr__`."""
-    slots = slots_of(type(held))
-    for name, value in zip(names, values, strict=True):
-        if name in slots:
-            slots[name].__set__(held, value)
-        else:
-            held.__dict__[name] = value
 
 
 _new = ex.register_operator(
@@ -70,7 +63,8 @@ def _new_dictionary(
     found: dict[Any, Any] = keys.new()
     for key, value in zip(keys.keys, values, strict=True):
         keys.kind.__setitem__(found, key, value)
-    _set_attributes(found, keys.names, attributes)
+    for name, value in zip(keys.names, attributes, strict=True):
+        set_directly(found, name, value)
     return found
 
 
@@ -152,9 +146,23 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
     try:
         return original(wrapped)
     except NotImplementedError:
-        if not (is_patched() and _is_plain_object(held)):
+        if not is_patched():
+            raise
+        if _is_immutable(held):
+            return _copy(_Copied(held))
+        if not _is_plain_object(held):
             raise
     return _object_of(wrapped)
+
+
+def _is_immutable(held: Any) -> bool:
+    """True for a constant, such as a compiled pattern, which a deep copy is, too."""
+    if isinstance(held, FunctionType | MethodType | Proxy):
+        return False  # What they hold may be of the trace.
+    try:
+        return copy.deepcopy(held) is held
+    except Exception:  # of a class that cannot be copied
+        return False
 
 
 def _object_of(wrapped: Any) -> Any:
