@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import MemberDescriptorType, WrapperDescriptorType
+from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -58,7 +58,13 @@ def of_trace(value: Any) -> Any:
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
-    setattr(target, name, of_trace(value))
+    # A method of the program's has been traced, and what it sets is what is recorded.
+    set_ = object.__setattr__ if _has_own_setter(target) else setattr
+    set_(target, name, of_trace(value))
+
+
+def _has_own_setter(held: Any) -> bool:
+    return isinstance(type(held).__setattr__, FunctionType) and not isinstance(held, Module)
 
 
 set_attribute = ex.register_operator(
@@ -87,8 +93,13 @@ _CHANGES = frozenset({dict.__setitem__, dict.__delitem__})
 
 def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> Any:
     """Record that an attribute is set; return None, wrapped, or the interpreter's signal."""
-    if not is_patched() or not _is_outer(target):
+    if not is_patched():
         return _original(target, name, value)
+    if not _is_outer(target):
+        done = _original(target, name, value)
+        if done is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            _replace(target, name, value)
+        return done
     attributes = _attributes_of(target)
     if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         return attributes
@@ -96,13 +107,26 @@ def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> An
     return interpreter._interpret_call(dict.__setitem__, attributes, name, value)
 
 
+def _replace(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> None:
+    """Replace an attribute that was read, or set, before, where the interpreter has noted it."""
+    noted = [target.attribute_wrappers]
+    if _ATTRIBUTES in noted[0]:
+        noted.append(noted[0][_ATTRIBUTES].item_wrappers)
+    for wrappers in noted:
+        if unwrap(name) in wrappers:
+            wrappers[unwrap(name)] = value
+
+
 def _set_by_method(
     original: Callable[..., Any], target: WrappedValue, name: WrappedValue, value: WrappedValue
 ) -> Any:
-    """Set an attribute by the setter of a property, if it has one; return None, wrapped, or the
-    interpreter's signal.
+    """Set an attribute by the setter of a property, or a method of the object's class, if it has
+    one; return None, wrapped, or the interpreter's signal.
     """
     made = unwrap(target)
+    if _has_own_setter(made) and is_patched():
+        # What the method sets may be another value, or another attribute.
+        return interpreter._interpret_call(type(made).__setattr__, target, name, value)
     held = getattr(type(made), unwrap(name), None)
     if isinstance(made, Module) and "_parameters" not in vars(made) and is_patched():
         # Before `Module.__init__`, as in `nn.PReLU()`: Thunder reads the dictionaries of members.
@@ -186,7 +210,7 @@ def _get_attribute(
     return found
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None. What a program sets or deletes
     in the dictionary of an object's attributes is an attribute of that.
     """

@@ -18,7 +18,13 @@ from typing import Any
 
 import thunder
 from thunder.core import interpreter, jit_ext
-from thunder.core.interpreter import PseudoInst, WrappedValue, interpreter_needs_wrap, unwrap
+from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
+    PseudoInst,
+    WrappedValue,
+    interpreter_needs_wrap,
+    unwrap,
+)
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx, tracectx
@@ -149,7 +155,7 @@ def _remember_deleted(target: WrappedValue, name: str) -> bool:
     return True
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if fn.__name__ != "__setattr__" or len(args) != 3:
         return original(fn, *args, **kwargs)
@@ -159,7 +165,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     if _is_in_dictionary(unwrap(target), name):
         return _LOOKASIDES[object.__setattr__]
     _remember(target, name)
-    return interpreter_needs_wrap(partial(_set, fn))
+    return partial(_set_slot, interpreter_needs_wrap(partial(_set, fn)))
 
 
 def _is_made_in_trace(kind: WrappedValue) -> bool:
@@ -184,6 +190,19 @@ def _is_in_dictionary(held: Any, name: str) -> bool:
 
 def _set(function: Callable[..., None], held: Any, name: str, value: Any) -> None:
     function(held, name, value)
+
+
+def _set_slot(
+    set_: Callable[..., Any], target: WrappedValue, name: WrappedValue, value: WrappedValue
+) -> Any:
+    """Set a slot, and let reads of it find the wrapped value; return None, wrapped, or the
+    interpreter's signal.
+    """
+    done = set_(target, name, value)
+    is_set = done is not INTERPRETER_SIGNALS.EXCEPTION_RAISED
+    if is_set and unwrap(name) in slots_of(type(unwrap(target))):
+        target.attribute_wrappers[unwrap(name)] = value
+    return done
 
 
 def _write_changes(original: Callable[..., None], ctx: Any, epilogue: TraceCtx) -> None:
