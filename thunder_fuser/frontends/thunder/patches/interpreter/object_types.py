@@ -90,7 +90,7 @@ def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: Wrapped
     return wrap_const(issubclass(_class_of_tensor(held), unwrap(kinds)))
 
 
-def _new(kind: WrappedValue, *given: WrappedValue, **named: WrappedValue) -> Any:
+def _new(kind: WrappedValue, /, *given: WrappedValue, **named: WrappedValue) -> Any:
     """Return a new object, wrapped, or the interpreter's signal."""
     try:
         made = object.__new__(unwrap(kind), *map(unwrap, given), **named)
@@ -101,7 +101,7 @@ def _new(kind: WrappedValue, *given: WrappedValue, **named: WrappedValue) -> Any
     return wrap(made, provenance=ProvenanceRecord(PseudoInst.OPAQUE, inputs=places))
 
 
-def _called(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _called(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     return _new if args else original(fn, *args, **kwargs)
 
