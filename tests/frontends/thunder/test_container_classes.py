@@ -151,3 +151,26 @@ def test_it_is_as_in_python(name: str) -> None:
 
 def test_an_argument_of_its_own_kind_is_read() -> None:
     check(lambda x, held: x * held["A"], torch.tensor([0.5, -1.25]), Lower(a=3))
+
+
+class Makers(OrderedDict[str, Any]):
+    """Classes, of which a subscript gives an object."""
+
+    def __getitem__(self, key: str) -> Any:
+        kind, options = super().__getitem__(key)
+        return kind(**options)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(str(key).lower())
+
+
+MAKERS = Makers(tanh=(torch.nn.Tanh, {}), gelu=(torch.nn.GELU, {"approximate": "tanh"}))
+
+
+def test_an_ordered_dictionary_with_its_own_subscript() -> None:
+    def program(x: Tensor) -> list[Any]:
+        kind, options = MAKERS.get("gelu")  # type: ignore[misc]
+        found = [MAKERS["tanh"](x), MAKERS["tanh"](x * 2), MAKERS["gelu"](x), kind(**options)(x)]
+        return [*found, x * (2 if "GELU" in MAKERS else 3), x * len(MAKERS)]
+
+    check(program, torch.randn(4, requires_grad=True))

@@ -217,7 +217,9 @@ class TransposeLowering(LaneLowering):
         k = self._access[load]
         if k not in self._tiles:
             return super()._loaded(load, copy)
-        return ir.Element(ir.Var(f"x{k}"), _V if self.lanes.vector > 1 else ir.Int(0))
+        # One that all lanes share is read before the loop over them.
+        is_uniform = self.lanes.vector == 1 or self.accesses[k].is_uniform
+        return ir.Element(ir.Var(f"x{k}"), ir.Int(0) if is_uniform else _V)
 
 
 def _fits_int32(schedule: TransposeSchedule) -> bool:

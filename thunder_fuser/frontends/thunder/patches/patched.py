@@ -86,7 +86,7 @@ class _Choice:
         self._named = dict.fromkeys((*self._named, *(functions or ())))
         self._by_kind.clear()
 
-    def __call__(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         choose = self._first(fn) if is_patched() else self.thunders
         return choose(fn, *args, **kwargs)
 
@@ -111,15 +111,25 @@ class _Choice:
         return found
 
 
-_CHOICE = _Choice(jit_ext.general_jit_lookaside)
+_thunders: _Lookaside = jit_ext.general_jit_lookaside
+
+
+def _as_thunder_chooses(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Return Thunder's replacement of a call on wrapped values, or None. It has a parameter `fn`,
+    and does not ask for the names of keywords.
+    """
+    return _thunders(fn, *args, **{"fn_" if k == "fn" else k: v for k, v in kwargs.items()})
+
+
+_CHOICE = _Choice(_as_thunder_chooses)
 
 
 def ask_first(
     lookaside: _Lookaside, *, of: Iterable[Any] | None = None, kinds: tuple[type, ...] = ()
 ) -> None:
-    """Let `lookaside(original, fn, *args, **kwargs)` choose what replaces a call of `fn` on wrapped
-    values, while Thunder `is_patched`: a function of wrapped values, or None. `original` is the
-    choice without it. It is asked for the functions `of`, and for instances of `kinds`, or, if
+    """Let `lookaside(original, fn, /, *args, **kwargs)` choose what replaces a call of `fn` on
+    wrapped values, while Thunder `is_patched`: a function of wrapped values, or None. `original` is
+    the choice without it. It is asked for the functions `of`, and for instances of `kinds`, or, if
     neither is given, for all.
     """
     _CHOICE.ask(lookaside, of, kinds)

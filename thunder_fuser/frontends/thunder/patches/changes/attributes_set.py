@@ -218,7 +218,7 @@ def _get_attribute(
     return found
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None. What a program sets or deletes
     in the dictionary of an object's attributes is an attribute of that.
     """

@@ -145,7 +145,7 @@ def _track_items(original: Callable[[Any], None], value: Any) -> None:
     original(value)
 
 
-def _change(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _change(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Remember a container before a method changes it, which is called: Thunder would take it for
     an operation on the tensors that it is given. Return what is called instead, or None.
     """
@@ -157,7 +157,7 @@ def _change(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) ->
 
 
 def _change_by_elements(
-    method: Callable[..., Any], container: Any, *given: Any, **named: Any
+    method: Callable[..., Any], container: Any, /, *given: Any, **named: Any
 ) -> Any:
     """Call a method with lists of what it would read, so that the interpreter reads it."""
     read = []

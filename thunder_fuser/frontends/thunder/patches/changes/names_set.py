@@ -158,7 +158,7 @@ def _remember_deleted(target: WrappedValue, name: str) -> bool:
     return True
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if fn.__name__ != "__setattr__" or len(args) != 3:
         return original(fn, *args, **kwargs)

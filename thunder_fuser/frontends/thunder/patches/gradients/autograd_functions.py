@@ -56,7 +56,7 @@ _original: Callable[..., Any] = _LOOKASIDES[_APPLY]
 _NO_CONTEXT = torch.autograd.Function.setup_context
 
 
-def _apply(function: WrappedValue, *args: Any, **kwargs: Any) -> Any:
+def _apply(function: WrappedValue, /, *args: Any, **kwargs: Any) -> Any:
     """Return the wrapped result of a wrapped autograd function, or the interpreter's signal."""
     if not is_patched():
         return _original(function, *args, **kwargs)

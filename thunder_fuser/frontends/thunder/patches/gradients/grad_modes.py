@@ -43,7 +43,7 @@ _INTERPRETED: Mapping[Function, Function] = {
 }
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values."""
     return partial(interpreter._interpret_call, _INTERPRETED[fn])
 

@@ -98,7 +98,7 @@ def _get_attribute(held: WrappedValue, name: WrappedValue, *default: WrappedValu
 def _members(list_members: Callable[..., Any], get_member: Callable[..., Any]) -> Any:
     """Make the replacement of `Module.named_parameters`, or of `Module.named_buffers`."""
 
-    def members(held: WrappedValue, *args: Any, **kwargs: Any) -> Any:
+    def members(held: WrappedValue, /, *args: Any, **kwargs: Any) -> Any:
         if not is_patched():
             return original(held, *args, **kwargs)
         given = [unwrap(x) for x in args], {unwrap(k): unwrap(v) for k, v in kwargs.items()}

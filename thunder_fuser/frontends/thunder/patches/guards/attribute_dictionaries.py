@@ -60,7 +60,7 @@ class _HasNames(Expected):
         return f"the names {self.value} in {self.home}"
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if args and _is_guarded(args[0]):
         name = unwrap(args[1]) if fn in _OF_A_NAME else None

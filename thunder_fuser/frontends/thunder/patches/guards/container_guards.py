@@ -104,7 +104,7 @@ def _compare(inst: Any, /, stack: Any, **state: Any) -> Any:
     return _original_comparison(inst, stack=stack, **state)
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
     if found is not None or interpreter.is_opaque(fn):

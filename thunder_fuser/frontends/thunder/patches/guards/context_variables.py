@@ -40,7 +40,7 @@ def _values(variable: ContextVar[Any]) -> list[Any]:
         return []
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Guard the value of a variable of the caller that a call reads."""
     if args and isinstance(args[0], WrappedValue) and is_of_caller(args[0]):
         add_guard(args[0].provenance, _OfVariable(args[0].value))

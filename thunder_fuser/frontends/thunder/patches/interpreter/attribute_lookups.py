@@ -94,7 +94,7 @@ def _wrap_attribute(original: Callable[..., Any], value: Any, held: Any, name: A
     return original(value, held, name)
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if args and _own_lookup(unwrap(args[0])):
         return _as_object_does

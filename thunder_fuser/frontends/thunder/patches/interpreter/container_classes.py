@@ -33,7 +33,7 @@ _LOOKASIDES: dict[Any, Any] = interpreter._default_provenance_tracking_lookaside
 Method = Callable[..., Any]
 
 
-def _new_dictionary(cls: WrappedValue, *_: WrappedValue, **__: WrappedValue) -> WrappedValue:
+def _new_dictionary(cls: WrappedValue, /, *_: WrappedValue, **__: WrappedValue) -> WrappedValue:
     """Return an empty dictionary, which its `__init__` fills."""
     place = ProvenanceRecord(PseudoInst.NEW, inputs=[cls.provenance])
     return wrap(dict.__new__(unwrap(cls)), provenance=place)
@@ -54,7 +54,7 @@ def _new_tuple(cls: WrappedValue, *elements: WrappedValue) -> Any:
 
 
 def _made(
-    original: Method, make: Method, kind: type, cls: WrappedValue, *args: Any, **kw: Any
+    original: Method, make: Method, kind: type, cls: WrappedValue, /, *args: Any, **kw: Any
 ) -> Any:
     """Make an object of a wrapped class."""
     of = unwrap(cls)
@@ -83,28 +83,43 @@ def _of_pairs(held: Any, other: Any) -> None:
 
 def _is_own(held: Any) -> bool:
     """True for a dictionary whose class may have methods of its own. One with an order calls them
-    as Thunder does.
+    as Thunder does, where it changes or copies.
     """
-    return isinstance(held, dict) and type(held) is not dict and not isinstance(held, OrderedDict)
+    return _is_read_as_own(held) and not isinstance(held, OrderedDict)
 
 
-def _update(original: Method, held: WrappedValue, *others: WrappedValue, **named: Any) -> Any:
+def _is_read_as_own(held: Any) -> bool:
+    """True for a dictionary whose class may have a `__getitem__` of its own, which the methods that
+    read it do not call.
+    """
+    return isinstance(held, dict) and type(held) not in (dict, OrderedDict)
+
+
+def _update(original: Method, held: WrappedValue, /, *others: WrappedValue, **named: Any) -> Any:
     """Fill a wrapped dictionary; the interpreter's signal, or None wrapped."""
-    if not is_patched() or not any(map(_is_own, map(unwrap, (held, *others)))):
+    if not is_patched():
         return original(held, *others, **named)
+    fill = partial(_fill_from, held)
+    if not any(map(_is_own, map(unwrap, (held, *others)))):
+        fill = partial(original, held)
     for other in others:
-        given = unwrap(other)
-        is_read_as_one = isinstance(given, dict) and type(given).__iter__ is dict.__iter__
-        fill = _of_keys if hasattr(given, "keys") else _of_pairs
-        found = interpreter._interpret_call(_of_dictionary if is_read_as_one else fill, held, other)
+        found = fill(other)
         if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             return found
+    # Not as arguments of Thunder's, whose own is named `self`.
     for name, value in named.items():
         interpreter._interpret_call(dict.__setitem__, held, wrap_const(name), value)
     return wrap_const(None)
 
 
-def _fill(original: Method, held: WrappedValue, *others: Any, **named: Any) -> Any:
+def _fill_from(held: WrappedValue, other: WrappedValue) -> Any:
+    given = unwrap(other)
+    is_read_as_one = isinstance(given, dict) and type(given).__iter__ is dict.__iter__
+    fill = _of_keys if hasattr(given, "keys") else _of_pairs
+    return interpreter._interpret_call(_of_dictionary if is_read_as_one else fill, held, other)
+
+
+def _fill(original: Method, held: WrappedValue, /, *others: Any, **named: Any) -> Any:
     """Fill a new dictionary, and return the signal of what that raises."""
     if not is_patched():
         return original(held, *others, **named)
@@ -113,7 +128,7 @@ def _fill(original: Method, held: WrappedValue, *others: Any, **named: Any) -> A
 
 
 def _get(original: Method, held: WrappedValue, key: WrappedValue) -> Any:
-    if not (is_patched() and _is_own(unwrap(held))):
+    if not (is_patched() and _is_read_as_own(unwrap(held))):
         return original(held, key)
     assert held.item_wrappers is not None
     missing = getattr(type(held.value), "__missing__", None)
@@ -143,7 +158,7 @@ def _set(original: Method, held: WrappedValue, key: WrappedValue, value: Wrapped
 
 
 def _has(original: Method, held: WrappedValue, key: WrappedValue) -> Any:
-    if not (is_patched() and _is_own(unwrap(held))):
+    if not (is_patched() and _is_read_as_own(unwrap(held))):
         return original(held, key)
     place = ProvenanceRecord(PseudoInst.CONTAINS_OP, inputs=[held.provenance, key.provenance])
     return wrap(dict.__contains__(held.value, key.value), provenance=place)
@@ -199,7 +214,8 @@ def _joined(held: Any, other: Any) -> Any:
 
 def _read(original: Method, function: Method, held: WrappedValue, *args: WrappedValue) -> Any:
     """Interpret a function in place of a method that does not call those of a program's class."""
-    if not (is_patched() and _is_own(unwrap(held))):
+    is_own = _is_read_as_own if function is _got else _is_own
+    if not (is_patched() and is_own(unwrap(held))):
         return original(held, *args)
     return interpreter._interpret_call(function, held, *args)
 

@@ -21,7 +21,7 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patche
 _original: Callable[[WrappedValue], None] = interpreter.populate_item_wrappers
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None; the values become proxies."""
     if is_hashable(fn) and fn in jit_ext.get_jit_ctx()._executor_lookasides:
         jit_ext.recursively_proxy(*args, **kwargs)

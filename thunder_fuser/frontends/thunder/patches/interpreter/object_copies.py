@@ -41,7 +41,7 @@ def _reduced_namespace(held: Any) -> Any:
     return type(held), (), held.__dict__
 
 
-def _reduce(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _reduce(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     held, protocol = (*map(unwrap, args), None, None)[:2]
     ours = _reduction(held) if isinstance(protocol, int) and protocol >= _SAFE else None

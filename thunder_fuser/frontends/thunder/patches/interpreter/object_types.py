@@ -101,7 +101,7 @@ def _new(kind: WrappedValue, /, *given: WrappedValue, **named: WrappedValue) -> 
     return wrap(made, provenance=ProvenanceRecord(PseudoInst.OPAQUE, inputs=places))
 
 
-def _called(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _called(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     return _new if args else original(fn, *args, **kwargs)
 

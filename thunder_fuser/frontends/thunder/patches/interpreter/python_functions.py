@@ -281,7 +281,7 @@ _INTERPRETED: Mapping[Any, Function] = {
 }
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if fn in _INTERPRETED:
         return partial(interpreter._interpret_call, _INTERPRETED[fn])

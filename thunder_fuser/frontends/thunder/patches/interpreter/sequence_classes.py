@@ -239,7 +239,7 @@ _OF_ITERABLES = frozenset({"extend", "__init__", "__iadd__"})
 
 
 def _method(
-    original: Method, ours: Method, name: str, held: WrappedValue, *args: Any, **kw: Any
+    original: Method, ours: Method, name: str, held: WrappedValue, /, *args: Any, **kw: Any
 ) -> Any:
     """Call a method of a wrapped list or tuple."""
     is_ours = name in _MISSING or kind_of(unwrap(held)) is not None

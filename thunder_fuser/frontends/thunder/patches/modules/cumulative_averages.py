@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if args and unwrap(args[0]).momentum is None:
         return _forward

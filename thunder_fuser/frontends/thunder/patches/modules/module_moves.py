@@ -35,7 +35,7 @@ _REASON = (
 )
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return what replaces such a call of a wrapped module: the module, or what raises."""
     module, *given = map(unwrap, args)
     options = {name: unwrap(x) for name, x in kwargs.items()}
@@ -46,7 +46,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     return lambda *args, **kwargs: interpreter.do_raise(error)
 
 
-def _itself(module: WrappedValue, *args: Any, **kwargs: Any) -> WrappedValue:
+def _itself(module: WrappedValue, /, *args: Any, **kwargs: Any) -> WrappedValue:
     return module
 
 

@@ -32,7 +32,7 @@ _IN_PLACE = (
 _WRITES = frozenset({"__setitem__", "__delitem__", *(f"__i{name}__" for name in _IN_PLACE)})
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return what raises in place of a method that changes an object which a prologue can read."""
     wrapped = args[0] if args else None
     if not isinstance(wrapped, WrappedValue):

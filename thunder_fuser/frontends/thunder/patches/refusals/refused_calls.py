@@ -107,7 +107,7 @@ def _error(name: str, reason: str) -> NotImplementedError:
     return kind(f"{name} in a compiled function: {reason}")
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return what replaces a call on wrapped values: what raises."""
     name = "torch.nn.Parameter" if fn is torch.nn.Parameter.__new__ else fn.__name__
     error = _error(name, _REASONS[fn])

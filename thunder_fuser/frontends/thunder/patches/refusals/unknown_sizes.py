@@ -32,7 +32,7 @@ Function = Callable[..., Any]
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, None, or the signal of an exception."""
     if _has_unknown_size(fn) or _decides_size(fn, args, kwargs):
         return interpreter.do_raise(UnknownNumbersError.of_size(fn.__name__))
@@ -49,7 +49,7 @@ def _decides_size(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     return any(isinstance(x, TensorProxy) and number_of(x) is None for x in tensors)
 
 
-def _method(name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
+def _method(name: str, original: Function, /, *args: Any, **kwargs: Any) -> Any:
     if is_patched():
         raise UnknownNumbersError.of_size(name)
     return original(*args, **kwargs)

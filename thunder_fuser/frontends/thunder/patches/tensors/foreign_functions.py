@@ -44,7 +44,7 @@ def _register(executor: TemporaryExecutor, function: Function) -> Symbol | None:
     return symbol
 
 
-def _types(function: Function, meta: Function, *args: Any, **kwargs: Any) -> Any:
+def _types(function: Function, meta: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Return proxies of results that are tensors; raise UnknownNumbersError for others."""
     devices = {x.device.index for x in args if _is_tensor(x) and x.device.type == "cuda"}
     try:
@@ -58,7 +58,7 @@ def _types(function: Function, meta: Function, *args: Any, **kwargs: Any) -> Any
     return results
 
 
-def _call(function: Function, symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
+def _call(function: Function, symbol: Symbol, /, *args: Any, **kwargs: Any) -> Any:
     """Record a call whose results are tensors; return the results of known numbers."""
     try:
         with unrecorded_if_it_raises():
@@ -79,7 +79,7 @@ def _is_tensor(x: Any) -> bool:
     return isinstance(x, TensorProxy)
 
 
-def _refuse(function: Function, *args: Any, **kwargs: Any) -> Any:
+def _refuse(function: Function, /, *args: Any, **kwargs: Any) -> Any:
     raise _refusal(function)
 
 

@@ -131,7 +131,7 @@ def _float_power(self: Any, exponent: Any) -> Any:
     return self.copy_(found)
 
 
-def _updated(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _updated(name: str, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute `x.name(..)` and copy it to `x`."""
     known(f"{name}_")
     found = getattr(self, name)(*args, **kwargs)

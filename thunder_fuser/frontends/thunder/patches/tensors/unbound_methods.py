@@ -22,7 +22,7 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 _DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType)
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
     is_method = getattr(torch.Tensor, fn.__name__, None) is fn
@@ -31,7 +31,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     return found
 
 
-def _call(name: str, x: WrappedValue, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
+def _call(name: str, /, x: WrappedValue, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
     """Return the wrapped result of `x.name(..)`, or an interpreter's signal."""
     method = interpreter._interpret_call(getattr, x, wrap_const(name))
     if isinstance(method, INTERPRETER_SIGNALS):

@@ -26,7 +26,7 @@ _HOLDERS = (_Ops, _OpNamespace, OpOverloadPacket)
 """What holds operators: `torch.ops`, `torch.ops.aten`, `torch.ops.aten.add`."""
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     packet = fn.overloadpacket if isinstance(fn, OpOverload) else fn
     if not packet._qualified_op_name.startswith("aten::"):
@@ -104,7 +104,7 @@ def _defaults(packet: OpOverloadPacket, count: int) -> dict[str, Any]:
 
 
 def _call(
-    function: Function, defaults: Mapping[str, Any], *args: WrappedValue, **kwargs: WrappedValue
+    function: Function, defaults: Mapping[str, Any], /, *args: WrappedValue, **kwargs: WrappedValue
 ) -> Any:
     """Call a function, whose first operand ATen names `self`."""
     others = {k: wrap_const(value) for k, value in defaults.items()}
@@ -112,7 +112,7 @@ def _call(
     return interpreter._interpret_call(function, *args, **named)
 
 
-def _call_opaquely(function: Function, name: str, *args: Any, **kwargs: Any) -> Any:
+def _call_opaquely(function: Function, name: str, /, *args: Any, **kwargs: Any) -> Any:
     return call_opaquely(function, name, args, kwargs)
 
 

@@ -96,7 +96,7 @@ _INSIDE = frozenset(
 _KNOWN = {*_OF_ARGUMENTS, *_CALLED, *(name for table in POLICIES.values() for name in table)}
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, with its operands cast, or None."""
     found = original(fn, *args, **kwargs)
     # torch casts nothing for calls with `out`.

@@ -105,7 +105,7 @@ _REPLACED: Mapping[Function, Function] = {
 }
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values."""
     return _REPLACED[fn]
 

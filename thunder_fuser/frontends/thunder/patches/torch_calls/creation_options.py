@@ -27,7 +27,7 @@ _DEFAULTS: Mapping[str, Sequence[Any]] = {
 }
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: WrappedValue) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: WrappedValue) -> Any:
     """Return the replacement of a call on wrapped values, without these options, or None."""
     found = original(fn, *args, **kwargs)
     if found is None or kwargs.keys().isdisjoint(_DEFAULTS):
@@ -39,7 +39,7 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: WrappedValue) 
     return partial(_without, found, left_out) if left_out else found
 
 
-def _without(function: Function, names: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+def _without(function: Function, names: Sequence[str], /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **{k: x for k, x in kwargs.items() if k not in names})
 
 

@@ -34,7 +34,7 @@ _COLLECTIVES = ("c10d", "fsdp", "symm_mem")
 _OF_UNKNOWN_SIZES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     packet = fn.overloadpacket if isinstance(fn, OpOverload) else fn
     if fn in _KNOWN or packet in _KNOWN or not _is_of_library(packet):
@@ -65,7 +65,7 @@ def _refused(packet: OpOverloadPacket) -> str:
     return ""
 
 
-def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Record a call; its name is that of the operator, with the overload if that is given."""
     try:
         return call_opaquely(function, str(function).replace(".", "_"), args, kwargs)

@@ -121,7 +121,7 @@ def _interpreted() -> Mapping[Function, Function]:
 _INTERPRETED = _interpreted()
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if fn not in _COPIES:
         return partial(interpreter._interpret_call, _INTERPRETED[fn])

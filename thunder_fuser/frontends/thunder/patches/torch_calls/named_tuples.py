@@ -49,13 +49,13 @@ def _functions() -> Iterator[tuple[Any, type]]:
 _KINDS: Mapping[Any, type] = dict(_functions())
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     found = original(fn, *args, **kwargs)
     return partial(_named, _KINDS[fn], found) if callable(found) else found
 
 
-def _named(kind: type, function: Function, *args: Any, **kwargs: Any) -> Any:
+def _named(kind: type, function: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Call a replacement, and name the elements of the tuple that it returns."""
     found = function(*args, **kwargs)
     if not isinstance(found, WrappedValue) or type(unwrap(found)) is not tuple:

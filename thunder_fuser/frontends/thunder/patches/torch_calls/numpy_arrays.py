@@ -61,7 +61,7 @@ def _copy_of_constant(data: Any, dtype: Any = None, device: Any = None, copy: An
 _MAKING = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray)
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if not args or not isinstance(unwrap(args[0]), numpy.ndarray):
         return original(fn, *args, **kwargs)
@@ -72,7 +72,7 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     return partial(interpreter._interpret_call, _copy_of_constant)
 
 
-def _of_array(make: Function, data: WrappedValue, *args: Any, **kwargs: Any) -> Any:
+def _of_array(make: Function, /, data: WrappedValue, *args: Any, **kwargs: Any) -> Any:
     """Return the wrapped tensor of a wrapped array, or the interpreter's signal."""
     try:
         tensor = torch.as_tensor(unwrap(data))

@@ -60,7 +60,7 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     is_numpys = issubclass(fn.__objclass__, numpy.generic)
     if is_numpys and any(isinstance(unwrap(x), TensorProxy) for x in args):

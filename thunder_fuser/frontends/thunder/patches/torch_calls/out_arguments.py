@@ -24,7 +24,7 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first
 Function = Callable[..., Any]
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     out = kwargs.get("out")
     is_given = isinstance(unwrap(out), TensorProxy)
@@ -46,12 +46,12 @@ def _takes_out(name: str) -> bool:
     return isinstance(packet, OpOverloadPacket) and any("out" in o for o in packet.overloads())
 
 
-def _returned(function: Function, *args: Any, out: Any, **kwargs: Any) -> Any:
+def _returned(function: Function, /, *args: Any, out: Any, **kwargs: Any) -> Any:
     """Call a replacement without `out`, which is None."""
     return function(*args, **kwargs)
 
 
-def _written(function: Function, *args: Any, out: Any, **kwargs: Any) -> Any:
+def _written(function: Function, /, *args: Any, out: Any, **kwargs: Any) -> Any:
     """Call a replacement without `out`, and copy its result there; return the updated tensor."""
     found = function(*args, **kwargs)
     if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:

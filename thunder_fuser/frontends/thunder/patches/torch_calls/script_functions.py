@@ -22,7 +22,7 @@ _RECORDS = "pybind11_detail_function_record"
 _original_capsule: Callable[[Any], bool] = interpreter.is_pycapsule
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or the signal of an exception."""
     made_of = getattr(fn, "_torchdynamo_inline", None)
     if made_of is None:

@@ -81,7 +81,7 @@ _REPLACED: Mapping[Function, Function] = {
 }
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, which interprets it."""
     if fn is _TRIPLETS or (fn is functional.interpolate and _is_unknown(*args, **kwargs)):
         return None

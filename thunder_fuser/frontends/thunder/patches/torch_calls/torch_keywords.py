@@ -30,7 +30,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, which takes torch's keywords, or None."""
     found = original(fn, *args, **kwargs)
     if found is None or not kwargs or not is_hashable(fn):
@@ -51,6 +51,7 @@ def _call(
     function: Function,
     parameters: Mapping[str, inspect.Parameter],
     overloads: Sequence[Sequence[str]],
+    /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:

@@ -45,7 +45,7 @@ _assert_async = ex.register_operator(
 )
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     if not (is_check := fn is torch._assert_async) and not _name(fn):
         return original(fn, *args, **kwargs)
@@ -57,7 +57,7 @@ def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
     return interpreter_needs_wrap(jit_ext.record_source_loc_in_symbol_header(call))
 
 
-def _call(function: Function, *args: Any, **kwargs: Any) -> Any:
+def _call(function: Function, /, *args: Any, **kwargs: Any) -> Any:
     name = _name(function)
     assert name is not None
     try:

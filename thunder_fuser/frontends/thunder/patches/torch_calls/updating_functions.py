@@ -23,7 +23,7 @@ Function = Callable[..., Any]
 _HOMES = (torch._C._VariableFunctions, torch._C._nn)
 
 
-def _lookaside(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     update = _update(fn)
     if update is None:
