@@ -44,6 +44,15 @@ def test_writes_beside_tensors_of_one_element(name: str, of_one: tuple[int, ...]
     torch.testing.assert_close(jit(WRITES[name])(*given), expected)
 
 
+@pytest.mark.parametrize("number", [0.0, 2.0, torch.inf, torch.nan])
+@pytest.mark.parametrize("dims", [(), (0,)], ids=str)
+def test_the_gradient_of_its_product_is_one(number: float, dims: tuple[int, ...]) -> None:
+    """It was NaN of infinities and NaN."""
+    x = torch.tensor(number, requires_grad=True)
+    result = jit(lambda x: torch.prod(x, *dims))(x)
+    assert torch.autograd.grad(result, x)[0].item() == 1.0
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.25])
 def test_the_loss_of_one_class_that_is_certain_is_no_negative_zero(smoothing: float) -> None:
     def program(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
