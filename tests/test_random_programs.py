@@ -10,6 +10,7 @@ from tests.fuzz.folds import device_of_folds, missing_errors, program_of_folds
 from tests.fuzz.fusions import judge_fusions
 from tests.fuzz.generate import (
     program_of_functions,
+    program_of_library,
     program_of_norms,
     program_with_calls,
     random_program,
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 FUSIONS, FUNCTIONS, CALLS, SIZES = 100, 50, 25, 35
 ON_GPUS, NORMS, FOLDS = 24, 10, 10
-CALLS_OF_FUNCTIONAL, STATES = 10, 40
+CALLS_OF_FUNCTIONAL, OF_LIBRARY, STATES = 10, 20, 40
 DEFINITIONS, OF_ALL_OPERATIONS = 20, 500
 
 each_device = pytest.mark.parametrize(
@@ -87,6 +88,12 @@ def test_norms_with_the_schedules_of_random_gpus() -> None:
 
 def test_calls_of_functional() -> None:
     verdicts = judge(list(map(program_of_functions, range(CALLS_OF_FUNCTIONAL))))
+    assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
+    assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
+
+
+def test_calls_of_the_rest_of_torch() -> None:
+    verdicts = judge(list(map(program_of_library, range(OF_LIBRARY))))
     assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
     assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
 

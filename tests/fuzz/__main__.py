@@ -3,18 +3,18 @@
     python -m tests.fuzz --kind torch --seed 0 --count 1000
 
 Kinds: torch, functions through thunder.jit against eager torch; functions, such of calls of
-torch.nn.functional; calls, such with products, attention, convolutions, writes and sorts of torch
-between, and budgets, whose memory is counted; fusion, fusions of the op tables against float64;
-definition, calls of `fd` with open sizes, each against its meaning in torch, called several times,
-against float64; sizes, definitions of open and computed sizes against torch; states, functions that
-keep lists, dictionaries, attributes and tensors from call to call, which their caller changes
-between two calls, against eager torch; gpu, fusions with the schedules of GPUs that have little of
-this or of that, as CUDA C++ for the host and as plain C, against float64; norms, functions of
-norms, softmaxes and losses with such schedules, against eager torch; folds, reductions, scans and
-norms with all their arguments on edges of values and sizes, also where torch refuses them. All run
-under the option `strict`, so that no fallback to torch passes unseen. Each difference is printed
-with the smallest program that shows it; the last line has the figures. A program is a function of
-its seed: `--seed N --count 1` finds it again.
+torch.nn.functional; library, such of the rest of torch; calls, such with products, attention,
+convolutions, writes and sorts of torch between, and budgets, whose memory is counted; fusion,
+fusions of the op tables against float64; definition, calls of `fd` with open sizes, each against
+its meaning in torch, called several times, against float64; sizes, definitions of open and computed
+sizes against torch; states, functions that keep lists, dictionaries, attributes and tensors from
+call to call, which their caller changes between two calls, against eager torch; gpu, fusions with
+the schedules of GPUs that have little of this or of that, as CUDA C++ for the host and as plain C,
+against float64; norms, functions of norms, softmaxes and losses with such schedules, against eager
+torch; folds, reductions, scans and norms with all their arguments on edges of values and sizes,
+also where torch refuses them. All run under the option `strict`, so that no fallback to torch
+passes unseen. Each difference is printed with the smallest program that shows it; the last line has
+the figures. A program is a function of its seed: `--seed N --count 1` finds it again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tests.fuzz.folds import device_of_folds, missing_errors, program_of_folds
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
 from tests.fuzz.generate import (
     program_of_functions,
+    program_of_library,
     program_of_norms,
     program_with_calls,
     random_program,
@@ -154,6 +155,7 @@ _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "states": _states,
     "gpu": partial(_definitions, judge_on_gpus),
     "folds": _folds,
+    "library": partial(_torch, made=program_of_library, memory=False),
     "norms": partial(_torch, made=program_of_norms, memory=False, device_of=gpu_of),
 }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tests.fuzz.functional import FUNCTIONAL
 from tests.fuzz.images import IMAGE_PLACES
+from tests.fuzz.library import LIBRARY, LIBRARY_PLACES, LIBRARY_THEMES
 from tests.fuzz.maker import Maker
 from tests.fuzz.program import Program
 from tests.fuzz.rows import CALLS, POINTWISE, REDUCTIONS, UPDATES, VIEWS
@@ -16,7 +17,7 @@ from tests.fuzz.tables import PLACES, Row
 _PLACE = re.compile(r"\{(\w+)\}")
 _WITH_CALLS = (CALLS, POINTWISE, REDUCTIONS, VIEWS)
 _GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES, FUNCTIONAL)
-_PLACES = {**PLACES, **IMAGE_PLACES}
+_PLACES = {**PLACES, **IMAGE_PLACES, **LIBRARY_PLACES}
 _MODULATED = "{x}, {x}.shape[-1:], {last}, {last}) * (1 + {modulation}) + {modulation}"
 _NORMS = (
     *(row for row in REDUCTIONS if re.search("norm|softmax|loss", row.text)),
@@ -52,6 +53,12 @@ def program_of_functions(seed: int) -> Program:
     """Calls of torch.nn.functional and little beside them; with gradients as a rule."""
     p = Maker(seed, gradients=seed % 5 < 4, ranks=(2, 2, 3, 3, 4, 4, 5))
     return _grown(p, seed, _GROUPS, _THEMES[-1])
+
+
+def program_of_library(seed: int) -> Program:
+    """Calls of the rest of torch, and the usual ones beside them."""
+    p = Maker(seed, gradients=seed % 10 < 4)
+    return _grown(p, seed, (*LIBRARY, *_GROUPS[:-1]), p.rng.choice(LIBRARY_THEMES))
 
 
 def program_of_norms(seed: int) -> Program:

@@ -21,6 +21,7 @@ from tests.support.inputs import laid_out
 FLOATS = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.int16)
 MAX_NUMEL = 6_000
+_REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError)
 _INTEGER = re.compile(r"torch\.u?int\d")
 _INDEXED = re.compile(
     r"\{(indices|classes|several_classes|bags|dim_and_indices|dim_and_gathered|\w+_source)\}"
@@ -182,7 +183,7 @@ class Maker:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exec(line.text, self.space)
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+        except _REFUSALS as error:
             self.ended = self._bad and is_bad_index(error) and name is not None
             if self.ended:
                 self.lines.append(line)

@@ -214,6 +214,31 @@ def test_splits_of_nothing_are_one_piece() -> None:
     assert [p.shape for p in pieces] == [(3, 0)]
 
 
+@pytest.mark.parametrize("places", [(3, 1), (-3, -6, 20), (2, 2), (1, 3)], ids=str)
+def test_splits_at_places_in_any_order(places: tuple[int, ...]) -> None:
+    """A piece that ends before it starts raised; the pieces are views."""
+
+    def program(x: Any) -> Any:
+        y = x * 2
+        last = y.tensor_split(places, 1)[-1]
+        last.add_(1)
+        return y, *torch.tensor_split(x, places, dim=-1)
+
+    x = torch.rand(2, 8)
+    torch.testing.assert_close(list(jit(program)(x)), list(program(x)))
+
+
+@pytest.mark.parametrize("sizes", [(-1, 2), (2, -1), (3, -1, 4)], ids=str)
+def test_an_unflattened_dimension_of_no_elements(sizes: tuple[int, ...]) -> None:
+    """The size -1 was a quotient of 0 by 0."""
+
+    def program(x: Any) -> Any:
+        return x[:0].unflatten(0, sizes), x[:0, :0].unflatten(1, sizes)
+
+    x = torch.rand(2, 3)
+    assert [t.shape for t in jit(program)(x)] == [t.shape for t in program(x)]
+
+
 def test_gradients_of_an_update_of_an_empty_slice() -> None:
     def program(x: Any) -> Any:
         y = x * 1

@@ -41,6 +41,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.utils import canonicalize_dim
 
+from thunder_fuser.frontends.thunder import numbers
 from thunder_fuser.frontends.thunder.autograd.torch_calls import with_constants
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import gathers, indexing, padding, pointwise, views
@@ -48,15 +49,6 @@ from thunder_fuser.frontends.thunder.composites.arguments import constant, wide
 from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, update_running
 from thunder_fuser.frontends.thunder.composites.products import matmul
 from thunder_fuser.frontends.thunder.composites.reductions import total
-from thunder_fuser.frontends.thunder.numbers import (
-    COMPARISONS,
-    compared,
-    divided,
-    floor_divide,
-    in_common_dtype,
-    quotient_in_dtype,
-    threshold,
-)
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, or_opaque
 
 
@@ -148,7 +140,23 @@ def _nll_loss(
     floats_alone("nll_loss", input.dtype)
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce, False)
-    return symbol(input, target, weight, ignore_index, reduction)
+    return symbol(input, target, weight, ignore_index, of_batches(reduction, target))
+
+
+def of_batches(reduction: str, target: TensorProxy) -> str:
+    """Return the reduction of a loss: torch adds up that of one class without a batch, from 0."""
+    return "sum" if reduction == "none" and not target.ndim else reduction
+
+
+def _written(name: str, symbol: Symbol, x: Any, dim: int, index: Any, *args: Any, **kw: Any) -> Any:
+    """Write in place where a tensor without dimensions stands for one element: Thunder's call takes
+    tensors of one rank, and torch's, as a whole, returns a new tensor.
+    """
+    tensors = [t for t in (index, *args, *kw.values()) if isinstance(t, TensorProxy)]
+    if x.ndim and all(t.ndim == x.ndim for t in tensors):
+        return symbol(x, dim, index, *args, **kw)
+    call = or_opaque(getattr(torch, name), getattr(ltorch, name))
+    return ltorch.copy_(x, call(x, dim, index, *args, **kw))
 
 
 def _mean(
@@ -245,13 +253,15 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> TensorProxy:
-    """Leave the running statistics of an empty input as they are. One value for each channel has
-    no variance.
+    """Leave the running statistics of an empty input as they are, which may have no dimension of
+    channels. One value for each channel has no variance.
     """
     if training:
         _check_batch_size(input, input.shape)
     if _is_empty(input):
-        return symbol(input, None, None, weight, bias, True, momentum, eps)
+        image = input if input.ndim > 1 else ltorch.unsqueeze(input, 1)
+        result = symbol(image, None, None, weight, bias, True, momentum, eps)
+        return ltorch.reshape(result, input.shape)
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
@@ -371,16 +381,13 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "index_put_": indexing.index_put,
     "round_": _round,
     "repeat": gathers.repeat,
-    "squeeze": views.squeeze,
-    "transpose": views.transpose,
-    "split": views.split,
-    "diagonal": views.diagonal,
-    **dict.fromkeys(COMPARISONS, compared),
-    **dict.fromkeys((f"{name}_" for name in COMPARISONS), compared),
+    **views.REPLACED,
+    **numbers.REPLACED,
     "mean": _mean,
     "sum": total,
     "matmul": matmul,
     "nll_loss": _nll_loss,
+    **{f"{name}_": partial(_written, name) for name in ("scatter", "scatter_add", "index_copy")},
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
     "native_batch_norm": lambda symbol, *args: native_batch_norm(
@@ -389,10 +396,5 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
     **dict.fromkeys(("std", "var", "var_mean"), _variance),
-    **dict.fromkeys(("floor_divide", "floor_divide_"), floor_divide),
-    **dict.fromkeys(("div", "div_"), divided),
-    **dict.fromkeys(("fmod", "remainder"), quotient_in_dtype),
-    **dict.fromkeys(("addcmul", "addcdiv"), in_common_dtype),
-    "threshold": threshold,
 }
 """Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""

@@ -45,7 +45,12 @@ from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 from torch.nn._reduction import legacy_get_string
 
-from thunder_fuser.frontends.thunder.as_in_torch import AS_IN_TORCH, difference, floats_alone
+from thunder_fuser.frontends.thunder.as_in_torch import (
+    AS_IN_TORCH,
+    difference,
+    floats_alone,
+    of_batches,
+)
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.autograd.torch_calls import WITH_CONSTANTS, with_constants
 from thunder_fuser.frontends.thunder.claims.operands import is_static
@@ -329,6 +334,7 @@ def _cross_entropy(
     floats_alone("cross_entropy", input.dtype)
     if size_average is not None or reduce is not None:
         reduction = legacy_get_string(size_average, reduce)
+    reduction = of_batches(reduction, target)
     options = (None, ignore_index, None, reduction)
     are_classes = input.shape != target.shape
     if are_classes and not (label_smoothing and input.numel):

@@ -4,8 +4,6 @@
 number, but `torch.div` does not; an operation with 16-bit floats rounds a number to their dtype;
 and a number that is not 0 in Python may be 0 in the dtype of the computation.
 
-*Comparisons of bools with integers*, which Thunder converts to int8.
-
 *Python's integers of more than 64 bits*, which torch refuses.
 
 *Numbers that do not fit.* Torch refuses a number that it stores as an element, or computes with in
@@ -48,13 +46,9 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def compared(symbol: Function, x: Any, other: Any) -> Any:
-    """Compare bools with an integer. One that is neither 0 nor 1 becomes the nearest of -1 and 2,
-    which compares in the same way and fits in the int8 to which Thunder converts both.
-    """
+    """Compare with an integer as torch takes it: see `_as_int64`."""
     if type(other) is int and isinstance(x, TensorProxy):
         other = _as_int64(other, [x])
-        if dtypes.is_boolean_dtype(x.dtype):
-            other = min(max(other, -1), 2)
     return symbol(x, other)
 
 
@@ -96,9 +90,19 @@ def _quotient(found: TensorProxy, x: Any, divisor: Any) -> TensorProxy:
 
 def threshold(symbol: Symbol, x: Any, bound: Any, value: Any, inplace: bool = False) -> TensorProxy:
     """Convert the numbers to the dtype of integers, as torch does."""
-    if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
-        bound, value = (int(n) if type(n) is float else n for n in (bound, value))
-    return symbol(x, bound, value, inplace)
+    return symbol(x, *_of_integers(x, bound, value), inplace)
+
+
+def hardtanh(
+    symbol: Symbol, x: Any, min_val: Any = -1.0, max_val: Any = 1.0, *inplace: bool
+) -> TensorProxy:
+    """Convert the numbers to the dtype of integers, as torch does."""
+    return symbol(x, *_of_integers(x, min_val, max_val), *inplace)
+
+
+def _of_integers(x: Any, *numbers: Any) -> tuple[Any, ...]:
+    is_exact = isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype)
+    return tuple(int(n) if is_exact and type(n) is float else n for n in numbers)
 
 
 def _as_computed(number: Any, x: Any) -> Any:
@@ -121,6 +125,19 @@ def in_common_dtype(
         operands = tuple(ltorch.to(t, common) for t in tensors)
     return symbol(*operands, value=value)
 
+
+REPLACED: Mapping[str, Function] = MappingProxyType(
+    {
+        **dict.fromkeys((*COMPARISONS, *(f"{name}_" for name in COMPARISONS)), compared),
+        **dict.fromkeys(("floor_divide", "floor_divide_"), floor_divide),
+        **dict.fromkeys(("div", "div_"), divided),
+        **dict.fromkeys(("fmod", "remainder"), quotient_in_dtype),
+        **dict.fromkeys(("addcmul", "addcdiv"), in_common_dtype),
+        "threshold": threshold,
+        "hardtanh": hardtanh,
+    }
+)
+"""Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""
 
 # ---- numbers that do not fit
 
@@ -220,18 +237,41 @@ def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]
             yield from ((call, functools.partial(_refusing, numbers)) for call in (theirs, symbol))
     yield TensorProxy.__setitem__, functools.partial(_refusing, _computed(value=2))
     for name in _ARITHMETIC:
-        for path in (name, f"{name}_"):
-            # What Thunder has for `torch.mul` chooses between this symbol and that of DTensors.
-            on_one_device: Function = getattr(ltorch, path)
-            for theirs, symbol in named(path):
-                yield from ((call, _of_64_bits) for call in (theirs, symbol))
-                if on_one_device is not symbol:
-                    yield on_one_device, _of_64_bits
+        yield from ((call, _of_64_bits) for call in _calls(name))
+    for name in ("add", "sub"):
+        yield from ((call, _of_scaled_terms) for call in _calls(name))
     for operator in _OPERATORS:
         for place in ("", "r", "i"):
             yield getattr(TensorProxy, f"__{place}{operator}__"), _of_64_bits
     for place in ("", "r", "i"):
         yield getattr(TensorProxy, f"__{place}truediv__"), _of_quotients
+
+
+def _calls(name: str) -> Iterator[Function]:
+    """Yield torch's functions of a name, also in place, and Thunder's."""
+    for path in (name, f"{name}_"):
+        # What Thunder has for `torch.mul` chooses between this symbol and that of DTensors.
+        on_one_device: Function = getattr(ltorch, path)
+        for theirs, symbol in named(path):
+            yield from (theirs, symbol)
+            if on_one_device is not symbol:
+                yield on_one_device
+
+
+def _of_scaled_terms(function: Function) -> Function:
+    """Make a sum of floats and of integers times a float convert the integers first, as torch does:
+    Thunder promotes their product.
+    """
+
+    def call(x: Any, other: Any, *args: Any, alpha: Any = 1, **kwargs: Any) -> Any:
+        if type(alpha) is float and isinstance(other, TensorProxy):
+            common = dtypes.to_dtype(common_dtype((x, other)).torch)
+            if dtypes.is_exact_dtype(other.dtype) and dtypes.is_inexact_dtype(common):
+                other = ltorch.to(other, common)
+        return function(x, other, *args, alpha=alpha, **kwargs)
+
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
+    return call
 
 
 def _refusing(numbers: _Numbers, function: Function) -> Function:

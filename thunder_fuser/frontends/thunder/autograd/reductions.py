@@ -22,8 +22,13 @@ from thunder_fuser.frontends.thunder.composites.reductions import EXTREME
 
 
 def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """The gradient of a sole 0 is the product of the other factors; that of several zeros is 0."""
+    """The gradient of a sole 0 is the product of the other factors; that of several zeros is 0. A
+    tensor without dimensions is its own product, also where it is an infinity or NaN.
+    """
     result = prims.prod(x, dims)
+    if not x.ndim:
+        put_grad(x, get_grad(result))
+        return result
     g = restore_reduced_dims(get_grad(result), dims, x.shape)
     is_zero = x == 0
     zeros = restore_reduced_dims(ltorch.sum(is_zero, list(dims)), dims, x.shape)

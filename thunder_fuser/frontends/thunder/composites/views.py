@@ -5,6 +5,7 @@ the operand or of the result would be lost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ _LEAST: Mapping[int, Callable[[TensorProxy], TensorProxy]] = {
 
 def squeeze(symbol: Symbol, x: Any, dim: Any = None) -> TensorProxy:
     """Take the one dimension that torch sees in a tensor of none."""
-    return symbol(x) if not x.ndim and dim in (0, -1) else symbol(x, dim)
+    dims = dim if isinstance(dim, Sequence) else (dim,)
+    return symbol(x) if not x.ndim and {*dims} <= {0, -1} else symbol(x, dim)
 
 
 def transpose(symbol: Symbol, x: Any, dim0: int, dim1: int) -> TensorProxy:
@@ -40,6 +42,26 @@ def split(symbol: Symbol, a: TensorProxy, size: Any, dim: int = 0) -> Any:
     return symbol(a, [0] if is_empty else size, dim)
 
 
+def tensor_split(symbol: Symbol, a: TensorProxy, places: Any, dim: int = 0) -> Any:
+    """Places in any order: a piece that ends before it starts is empty."""
+    if not isinstance(places, Sequence) or list(places) == sorted(places):
+        return symbol(a, places, dim)
+    (axis,) = canonicalize_dims(a.ndim, (dim,))
+    before = (slice(None),) * axis
+    pairs = zip((0, *places), (*places, a.shape[axis]), strict=True)
+    pieces = [(*before, slice(start, end)) for start, end in pairs]
+    return tuple(a[piece] for piece in pieces)
+
+
+def unflatten(symbol: Symbol, a: TensorProxy, dim: int, sizes: Sequence[int]) -> TensorProxy:
+    """Find the size -1 from those beside it and the one dimension, also in an empty tensor."""
+    (axis,) = canonicalize_dims(a.ndim, (dim,))
+    known = math.prod(n for n in sizes if n != -1)
+    if -1 in sizes and known and a.shape[axis] % known == 0:
+        sizes = [a.shape[axis] // known if n == -1 else n for n in sizes]
+    return symbol(a, dim, sizes)
+
+
 def diagonal(
     symbol: Symbol, a: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorProxy:
@@ -50,6 +72,17 @@ def diagonal(
         return symbol(a, offset, dim1, dim2)
     others = [n for k, n in enumerate(a.shape) if k not in (row, column)]
     return ltorch.reshape(ltorch.narrow(a, column, 0, 0), (*others, 0))
+
+
+REPLACED: Mapping[str, Callable[..., Any]] = {
+    "squeeze": squeeze,
+    "transpose": transpose,
+    "split": split,
+    "tensor_split": tensor_split,
+    "unflatten": unflatten,
+    "diagonal": diagonal,
+}
+"""Replacements by Thunder's name of the call; each takes its symbol, then the arguments."""
 
 
 def _at_least(rank: int) -> Callable[..., Any]:

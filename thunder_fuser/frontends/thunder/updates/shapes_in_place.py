@@ -10,10 +10,11 @@ which have a proxy for each. For functions compiled with this executor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder.core.interpreter import get_interpreterruntimectx
 from thunder.core.jit_ext import get_jit_ctx
 from thunder.core.proxies import TensorProxy, variableify
@@ -21,6 +22,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import get_tracectx
 
 from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.composites import views
 from thunder_fuser.frontends.thunder.patches.changes.shapes_changed import note_changed_shape
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError
 from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import at_once
@@ -29,7 +31,13 @@ from thunder_fuser.frontends.thunder.updates.tensor_identity import has_other_na
 
 Function = Callable[..., Any]
 
-_VIEWS = ("squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims")
+_TRANSPOSE: Function = partial(views.transpose, ltorch.transpose)
+_VIEWS: Mapping[str, Function] = {
+    "squeeze": partial(views.squeeze, ltorch.squeeze),
+    "unsqueeze": ltorch.unsqueeze,
+    "t": ltorch.t,
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _TRANSPOSE),
+}
 """Methods that give a view of all elements; with an underscore, they change the tensor."""
 
 
@@ -53,7 +61,7 @@ def _changed(name: str, self: Any, *args: Any, **kwargs: Any) -> Any:
     for k, symbol in enumerate(recorded):
         if any(p.name == self.name for p in (*symbol.flat_proxy_args, *symbol.flat_proxy_outs)):
             recorded[k] = symbol.from_bsym_swap_proxies(swap)
-    view = getattr(old, name)(*args, **kwargs)
+    view = _VIEWS[name](old, *args, **kwargs)
     vars(self).update(vars(view))
     _forget_attributes(self)
     note_changed_shape(trace, place)

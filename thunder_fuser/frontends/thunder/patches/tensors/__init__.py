@@ -1,6 +1,7 @@
 """Attributes, methods and operators of tensors while a function is traced."""
 
 from thunder_fuser.frontends.thunder.patches.tensors import (
+    common_dtypes,
     decided_branches,
     dtype_comparisons,
     foreign_functions,
@@ -17,6 +18,7 @@ from thunder_fuser.frontends.thunder.patches.tensors import (
 )
 
 PATCHES = (
+    common_dtypes,
     decided_branches,
     dtype_comparisons,
     foreign_functions,
