@@ -2,7 +2,7 @@
 
 `ordinary_python/*.txt` has the programs. The body of `f(x)` comes after the name, and then, with
 titles, lines of the module, what changes before call `k`, and an expression of what is kept. What
-stands before the first name is the part of each program that has no such part of its own.
+stands before the first name belongs to each program that has no such part of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,47 @@ from tests.fuzz.source import compiled
 
 FILES = sorted(Path(__file__).with_name("ordinary_python").glob("*.txt"))
 CALLS = 3
+PRELUDE = """
+import abc
+import bisect
+import copy
+import datetime
+import decimal
+import fractions
+import functools
+import hashlib
+import heapq
+import inspect
+import itertools
+import json
+import logging
+import math
+import numbers
+import operator
+import os
+import pathlib
+import re
+import statistics
+import struct
+import threading
+import types
+import typing
+import warnings
+import weakref
+from collections import *
+from contextlib import *
+from dataclasses import *
+from enum import *
+from functools import *
+from types import SimpleNamespace as NS
+
+import numpy as np
+import torch
+
+class Holder:
+    def __init__(self, n=1.0):
+        self.n = n
+"""
 ALWAYS = " !"
 """Ends the names of programs that were wrong; of the others a plain run takes a third."""
 
@@ -62,7 +103,7 @@ def programs() -> Iterator[Any]:
         for k, text in enumerate(texts):
             name, _, rest = text.partition("\n")
             body, own = parts(rest)
-            own = {**defaults, **own, "setup": f"{shared}\n{own.get('setup', '')}"}
+            own = {**defaults, **own, "setup": f"{PRELUDE}{shared}\n{own.get('setup', '')}"}
             is_always = name.endswith(ALWAYS) or k % 3 == 0
             yield pytest.param(
                 Program(body, **own),
