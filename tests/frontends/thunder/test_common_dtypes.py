@@ -40,6 +40,7 @@ USES: dict[str, Callable[[Tensor, Tensor], object]] = {
     "where": lambda m, x: x.to(torch.where(m, m, 2).dtype),
     "a sum with 16 bits": lambda m, x: x.to(torch.add(x.half(), m, alpha=0.5).dtype),
     "integers between floats": lambda m, x: x.to(F.hardtanh(x.int(), -1.0, 2.5).dtype),
+    "integers between one": lambda m, x: x.to(F.hardtanh(x.int(), -0.5, 0.5).dtype),
     "bools between numbers": lambda m, x: torch.clamp(m, 0, 2).add_(300),
 }
 

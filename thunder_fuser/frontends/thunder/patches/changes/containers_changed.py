@@ -38,6 +38,7 @@ from thunder_fuser.frontends.thunder.patches.changes.container_kinds import (
     kind_of_container,
     listed,
 )
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import FLAGS, HOOKS
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import as_given, is_a_home, path_of
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
@@ -132,7 +133,7 @@ def _remember(value: Any) -> None:
         _tracing.outside is not None
         and (kind := kind_of_container(held))
         and (path := path_of(value.provenance))
-        and not is_a_home(path)
+        and (not is_a_home(path) or path[-1] in (*HOOKS, *FLAGS))
         and _outside(value) is None
     ):
         outside = _Outside(value, value.provenance, kind, held, kind.elements(held))

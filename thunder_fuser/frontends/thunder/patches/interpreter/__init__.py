@@ -34,7 +34,6 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 
 PATCHES = (
     attribute_lookups,
-    calls_read_again,
     comparisons,
     container_classes,
     containers_built,
@@ -61,5 +60,6 @@ PATCHES = (
     trees,
     unpacked_arguments,
     user_lines,
+    calls_read_again,  # A reference may have no hash, by which others look for what is called.
     shared_objects,  # Looks at what the other ones read.
 )

@@ -64,8 +64,15 @@ def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any)
     called = _wrapper_of(fn)
     given = [_constant(value) for value in (*args, *kwargs.values())]
     if called is None or path_of(called.provenance) is None or None in given:
-        return original(fn, *args, **kwargs)
+        # A reference has the hash of what it refers to, which may have none.
+        is_reference = isinstance(fn, ReferenceType)
+        return functools.partial(_referent, fn) if is_reference else original(fn, *args, **kwargs)
     return functools.partial(_called, called)
+
+
+def _referent(reference: ReferenceType[Any]) -> WrappedValue:
+    """Return the wrapped object of a reference that the program has made."""
+    return wrap(reference(), provenance=ProvenanceRecord(PseudoInst.NEW, inputs=[]))
 
 
 def _wrapper_of(fn: Any) -> WrappedValue | None:

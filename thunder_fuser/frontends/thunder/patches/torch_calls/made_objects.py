@@ -16,7 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import partial
-from types import FunctionType, MethodType, SimpleNamespace
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,7 @@ from thunder.core.interpreter import unwrap
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.pytree import tree_iter
 from thunder.executors.pythonex import ex
+from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.changes.attributes_set import set_directly, slots_of
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import keys_of
@@ -150,19 +151,47 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
             raise
         if _is_immutable(held):
             return _copy(_Copied(held))
+        if isinstance(held, FunctionType):
+            raise NotImplementedError(
+                f"the function {held.__qualname__}, which is returned or kept, holds tensors of "
+                "the compiled function; make it outside, and pass it tensors as arguments"
+            ) from None
         if not _is_plain_object(held):
             raise
     return _object_of(wrapped)
 
 
 def _is_immutable(held: Any) -> bool:
-    """True for a constant, such as a compiled pattern, which a deep copy is, too."""
-    if isinstance(held, FunctionType | MethodType | Proxy):
-        return False  # What they hold may be of the trace.
+    """True for a constant, such as a compiled pattern, which a deep copy is, too; a function, if it
+    holds none of the trace.
+    """
+    if isinstance(held, FunctionType):
+        return not _holds_proxies(held, set())
+    if isinstance(held, MethodType | Proxy):
+        return False
     try:
         return copy.deepcopy(held) is held
     except Exception:  # of a class that cannot be copied
         return False
+
+
+def _holds_proxies(held: Any, seen: set[int]) -> bool:
+    """True for a proxy, and what has one among its parts."""
+    if isinstance(held, Proxy) or id(held) in seen:
+        return isinstance(held, Proxy)
+    seen.add(id(held))
+    if isinstance(held, FunctionType):
+        cells = [cell.cell_contents for cell in held.__closure__ or () if cell != CellType()]
+        parts: Any = (*cells, held.__defaults__, held.__kwdefaults__)
+    elif isinstance(held, dict):
+        parts = dict.values(held)
+    elif isinstance(held, (list, tuple, set, frozenset, deque)):
+        parts = held
+    elif isinstance(held, Module | type | ModuleType):
+        return False
+    else:
+        parts = getattr(held, "__dict__", {}).values()
+    return any(_holds_proxies(part, seen) for part in parts)
 
 
 def _object_of(wrapped: Any) -> Any:
@@ -218,6 +247,8 @@ def _attributes_of(held: Any) -> dict[str, Any]:
 
 def _untracked(name: str, value: Any) -> Any:
     """Return the value of an attribute that no Python code has set, if it is a constant."""
+    if _is_immutable(value):
+        return _copy(_Copied(value))
     if not all(is_base_printable(leaf) for leaf in tree_iter(value)):
         raise NotImplementedError(f"a result with an attribute {name} that is set in C: {value}")
     return value
