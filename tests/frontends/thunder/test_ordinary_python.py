@@ -122,7 +122,8 @@ def parts(text: str) -> tuple[str, dict[str, str]]:
 def shown(value: Any) -> Any:
     """A value as plain data."""
     if isinstance(value, Tensor):
-        return value.dtype, value.tolist()
+        is_exact = not value.is_floating_point()
+        return value.dtype, (value if is_exact else value.round(decimals=5)).tolist()
     if isinstance(value, list | tuple):
         return [type(value).__name__, *map(shown, value)]
     if isinstance(value, dict):

@@ -28,6 +28,7 @@ from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_iter
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.pythonex import ex
+from torch import Tensor
 from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import (
@@ -42,7 +43,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_m
 _original: Callable[..., Any] = _LOOKASIDES[object.__setattr__]
 _process: Callable[[Any, TraceCtx], None] = jit_ext.process_recorded_modifications
 _ATTRIBUTES = "__dict__"
-_MEMBERS = ("_parameters", "_buffers", "_modules")
+_BUFFERS, _MODULES = "_buffers", "_modules"
+_MEMBERS = ("_parameters", _BUFFERS, _MODULES)
 
 
 class _Constant:
@@ -94,6 +96,21 @@ delete_attribute = ex.register_operator(
     "delete_attribute",
     meta=lambda target, name, /: None,
     fn=_delete_attribute,
+    tags=[OpTags.DONT_DCE],
+)
+
+
+def _set_buffer(module: Any, name: str, value: Any, /) -> None:
+    value, held = of_trace(value), module._buffers.get(name)
+    if isinstance(value, Tensor) and (held is None or not held.requires_grad):
+        value = value.detach()  # As `module_buffers` has it.
+    module._buffers[name] = value
+
+
+set_buffer = ex.register_operator(
+    "set_buffer",
+    meta=lambda module, name, value, /: None,
+    fn=_set_buffer,
     tags=[OpTags.DONT_DCE],
 )
 _DELETED = object()
@@ -261,7 +278,9 @@ def _process_changes(ctx: Any, epilogue: TraceCtx) -> None:
             owner = changed.provenance.inputs[0]
             if changed.provenance.inst is PseudoInst.LOAD_ATTR and _is_made_in_trace(owner):
                 continue
-            if changed.provenance.inputs[1].value == _ATTRIBUTES:
+            if _is_of_buffers(changed.provenance) and not _is_of_root(owner):
+                _write_buffers(owner, changes, epilogue)
+            elif changed.provenance.inputs[1].value == _ATTRIBUTES:
                 # An object without a place was made by the trace, as a `random.Random` is.
                 if path_of(owner) is not None:
                     _write_attributes(changed, changes, epilogue)
@@ -269,6 +288,28 @@ def _process_changes(ctx: Any, epilogue: TraceCtx) -> None:
                 others[changed] = changes
         ctx._additional_outputs = others
     _process(ctx, epilogue)
+
+
+def _is_of_buffers(place: ProvenanceRecord) -> bool:
+    return place.inst is PseudoInst.LOAD_ATTR and place.inputs[1].value == _BUFFERS
+
+
+def _is_of_root(place: ProvenanceRecord) -> bool:
+    """True for the compiled module and its submodules, whose buffers Thunder's module has."""
+    while place.inst in (PseudoInst.LOAD_ATTR, PseudoInst.BINARY_SUBSCR):
+        if place.inst is PseudoInst.LOAD_ATTR and place.inputs[1].value != _MODULES:
+            return False
+        place = place.inputs[0]
+    return place.inst is PseudoInst.INPUT_FN
+
+
+def _write_buffers(owner: ProvenanceRecord, changes: Any, epilogue: TraceCtx) -> None:
+    """Write the buffers of a module that a compiled function, or another module's object, calls."""
+    target = Proxy(history=as_given(owner))
+    with tracectx(epilogue):
+        epilogue.add_name(target.name)
+        for name, value in {unwrap(key): value for _, _, key, value in changes}.items():
+            set_buffer(target, name, built(name, value))
 
 
 def _keeps_all(changed: WrappedValue, changes: Any) -> bool:

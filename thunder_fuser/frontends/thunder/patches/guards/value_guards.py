@@ -47,6 +47,7 @@ from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
     ExpectedMethods,
     ExpectedModule,
     HooksOfAllModules,
+    OfType,
     Same,
     expected_of,
 )
@@ -86,6 +87,8 @@ _seen: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
 """Places that have a guard, by trace: a global name is met wherever it is read."""
 _made: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
 """Places whose value is one of the trace, by trace: the caller's has other parts."""
+_objects: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
+"""Places of objects that are neither types nor Python modules, by trace."""
 _modules: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedModule]] = WeakKeyDictionary()
 """What a trace expects of modules, by the place of the module that has them all."""
 _methods: WeakKeyDictionary[Any, dict[ProvenanceRecord, ExpectedMethods]] = WeakKeyDictionary()
@@ -118,8 +121,10 @@ def guard_value(place: ProvenanceRecord, value: Any) -> None:
     elif place.inst is PseudoInst.LOAD_ATTR and _is_own_method(value, path[-1]):
         seen.add(path)
         _guard_method(ctx, place, value.__self__)
-    elif not _is_code(value, path, place) and (expected := expected_of(value)):
+    elif not _is_code(ctx, value, path, place) and (expected := expected_of(value)):
         seen.add(path)
+        if isinstance(expected, OfType):
+            _objects.setdefault(ctx, set()).add(path)
         add_guard(_readable(place, value), expected)
 
 
@@ -226,7 +231,7 @@ def is_a_home(path: tuple[Any, ...]) -> bool:
     return path[-1] in (*MEMBERS, _GLOBALS) or not _OF_EVERY_MODULE.isdisjoint(path)
 
 
-def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool:
+def _is_code(ctx: Any, value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool:
     """True for what belongs to the code that is traced: parts of functions and modules, methods,
     attributes of what a global name has, such as a Python module, and callables that are named by
     the globals of another function than the outermost.
@@ -240,7 +245,7 @@ def _is_code(value: Any, path: tuple[Any, ...], place: ProvenanceRecord) -> bool
         return True
     if is_attribute and _is_method(value, name):
         return True
-    if not callable(value) or _GLOBALS not in owners:
+    if not callable(value) or _GLOBALS not in owners or path[:-1] in _objects.get(ctx, ()):
         return False
     return is_attribute or (owners[-1] == _GLOBALS and owners.index(_GLOBALS) > _OUTERMOST)
 
