@@ -49,6 +49,7 @@ import pathlib
 import re
 import statistics
 import struct
+import sys
 import threading
 import types
 import typing

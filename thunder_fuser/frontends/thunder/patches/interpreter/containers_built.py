@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 from thunder.core import interpreter
@@ -23,7 +23,7 @@ from thunder.core.interpreter import (
     wrap,
     wrap_const,
 )
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, TensorProxy
 
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
@@ -142,6 +142,11 @@ def _of_objects(op: BINARY_OP, left: Any, right: Any) -> Any:
     name = op.name.lower()
     in_place = f"__{name}__" if op.value >= BINARY_OP.IADD.value else None
     name = name if in_place is None else name.removeprefix("i")
+    if isinstance(unwrap(left), TensorProxy):
+        # Torch leaves an object that is no number to the object.
+        reflected = getattr(type(unwrap(right)), f"__r{name}__", None)
+        if isinstance(reflected, FunctionType) and not isinstance(unwrap(right), Proxy):
+            return interpreter._interpret_call(reflected, right, left)
     names = map(wrap_const, (f"__{name}__", f"__r{name}__", in_place))
     return interpreter._interpret_call(_called, left, right, *names)
 
