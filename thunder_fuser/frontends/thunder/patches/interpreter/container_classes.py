@@ -26,6 +26,7 @@ from thunder.core.interpreter import (
     wrap_const,
 )
 
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _LOOKASIDES: dict[Any, Any] = interpreter._default_provenance_tracking_lookaside_map
@@ -100,7 +101,9 @@ def _update(original: Method, held: WrappedValue, /, *others: WrappedValue, **na
     if not is_patched():
         return original(held, *others, **named)
     fill = partial(_fill_from, held)
-    if not any(map(_is_own, map(unwrap, (held, *others)))):
+    if _is_new(held) and all(type(unwrap(other)) is dict for other in others):
+        fill = partial(_fill_new, held)
+    elif not any(map(_is_own, map(unwrap, (held, *others)))):
         fill = partial(original, held)
     for other in others:
         found = fill(other)
@@ -110,6 +113,21 @@ def _update(original: Method, held: WrappedValue, /, *others: WrappedValue, **na
     for name, value in named.items():
         interpreter._interpret_call(dict.__setitem__, held, wrap_const(name), value)
     return wrap_const(None)
+
+
+def _is_new(held: WrappedValue) -> bool:
+    """True for a dictionary that the program has made, other than one of attributes."""
+    is_made = path_of(held.provenance) is None and not hasattr(held, "owner")
+    return is_made and type(unwrap(held)) is dict
+
+
+def _fill_new(held: WrappedValue, other: WrappedValue) -> None:
+    """Add a dictionary to a new one in one step, where the interpreter takes a loop."""
+    held.track_items()
+    other.track_items()
+    held.value.update(unwrap(other))
+    held.key_wrappers.update(other.key_wrappers)
+    held.item_wrappers.update(other.item_wrappers)
 
 
 def _fill_from(held: WrappedValue, other: WrappedValue) -> Any:

@@ -4,10 +4,11 @@ Thunder's interpreter reads `d[k]` by interpreting a function that calls `d.__ge
 global name by interpreting `lambda d, k: d[k]` on the globals: two frames and the look-up of a
 bound method before it gets to `dict.__getitem__`, two fifths of the time to trace a model of twelve
 layers. It answers `k in d` by interpreting a function that looks for `d.__contains__`, an eighth of
-the time to compile a model: `getattr` of a module asks up to six times. `a, b = c` goes through an
-iterator. Here `dict.__getitem__`, `dict.__contains__` and their like are called at once. Values,
-their provenance and the guards that follow from it are made there, and are the same, except that
-neither `k in d` nor `a, b = c` reads the elements of elements any more.
+the time to compile a model: `getattr` of a module asks up to six times; and `k in names` of a list
+by a loop over it. `a, b = c` goes through an iterator. Here `dict.__getitem__`,
+`dict.__contains__` and their like are called at once. Values, their provenance and the guards that
+follow from it are made there, and are the same, except that neither `k in d` nor `a, b = c` reads
+the elements of elements any more, and that `k in names` reads all names.
 
 Of a class, Thunder asks for `__class_getitem__`. Here its own type comes first, as in Python:
 `Color["RED"]` of an enumeration.
@@ -31,6 +32,7 @@ _original_elements: Callable[..., Any] = _HANDLERS["UNPACK_SEQUENCE"]
 _original_global: Callable[[Any, Any], Any] = interpreter.globals_lookup
 
 # Not their subclasses, which may have a `__getitem__` of their own.
+_CONSTANTS = frozenset({bool, bytes, complex, float, int, str, type(None)})
 _ITEMS = MappingProxyType({kind: kind.__getitem__ for kind in (dict, list, tuple)})
 
 
@@ -55,17 +57,31 @@ def _of_a_class(held: Any, index: Any) -> Any:
 
 
 def _membership(inst: Any, /, stack: Any, **state: Any) -> Any:
-    """Replace a wrapped key and a wrapped dictionary on the stack by whether it is in there, or is
+    """Replace a wrapped value and a wrapped container on the stack by whether it is in there, or is
     not; an interpreter's signal, or None.
     """
-    if type(unwrap(stack.getitem_wrapped(-1))) is not dict or not is_patched():
+    key, held = stack.getitem_wrapped(-2), stack.getitem_wrapped(-1)
+    is_of_constants = _are_constants(unwrap(held), unwrap(key))
+    if not (is_of_constants or type(unwrap(held)) is dict) or not is_patched():
         return _original_membership(inst, stack=stack, **state)
-    held = stack.pop_wrapped()
-    key = stack.pop_wrapped()
+    stack.pop_wrapped()
+    stack.pop_wrapped()
+    if is_of_constants:
+        held.track_items()
+        return check_and_append(stack, wrap_const((unwrap(key) in unwrap(held)) != inst.arg))
     found = interpreter._interpret_call(dict.__contains__, held, key)
     if inst.arg and found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         found = interpreter._interpret_call(_not, found)
     return check_and_append(stack, found)
+
+
+def _are_constants(held: Any, key: Any) -> bool:
+    """True for a list or tuple that Python compares with a value by no method of the program."""
+    return (
+        type(held) in (list, tuple)
+        and type(key) in _CONSTANTS
+        and all(type(value) in _CONSTANTS for value in held)
+    )
 
 
 def _elements(inst: Any, /, stack: Any, **state: Any) -> Any:
