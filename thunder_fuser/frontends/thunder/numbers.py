@@ -94,13 +94,13 @@ def threshold(symbol: Symbol, x: Any, bound: Any, value: Any, inplace: bool = Fa
 
 
 def hardtanh(
-    symbol: Symbol, x: Any, min_val: Any = -1.0, max_val: Any = 1.0, *inplace: bool
+    symbol: Symbol, x: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False
 ) -> TensorProxy:
     """Convert the numbers to the dtype of integers, as torch does; they may be equal."""
     low, high = _of_integers(x, min_val, max_val)
-    if low == high and not any(inplace):
+    if low == high and not inplace:
         return ltorch.clamp(x, low, high)
-    return symbol(x, low, high, *inplace)
+    return symbol(x, low, high, inplace)
 
 
 def _of_integers(x: Any, *numbers: Any) -> tuple[Any, ...]:
