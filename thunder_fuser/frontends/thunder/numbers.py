@@ -88,9 +88,11 @@ def _quotient(found: TensorProxy, x: Any, divisor: Any) -> TensorProxy:
     return ltorch.to(found, common) if common in _HALVES and found.dtype != common else found
 
 
-def threshold(symbol: Symbol, x: Any, bound: Any, value: Any, inplace: bool = False) -> TensorProxy:
+def threshold(
+    symbol: Symbol, x: Any, threshold: Any, value: Any, inplace: bool = False
+) -> TensorProxy:
     """Convert the numbers to the dtype of integers, as torch does."""
-    return symbol(x, *_of_integers(x, bound, value), inplace)
+    return symbol(x, *_of_integers(x, threshold, value), inplace)
 
 
 def hardtanh(

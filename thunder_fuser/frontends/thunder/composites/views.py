@@ -42,8 +42,9 @@ def split(symbol: Symbol, a: TensorProxy, size: Any, dim: int = 0) -> Any:
     return symbol(a, [0] if is_empty else size, dim)
 
 
-def tensor_split(symbol: Symbol, a: TensorProxy, places: Any, dim: int = 0) -> Any:
+def tensor_split(symbol: Symbol, a: TensorProxy, indices_or_sections: Any, dim: int = 0) -> Any:
     """Places in any order: a piece that ends before it starts is empty."""
+    places = indices_or_sections
     if not isinstance(places, Sequence) or list(places) == sorted(places):
         return symbol(a, places, dim)
     (axis,) = canonicalize_dims(a.ndim, (dim,))

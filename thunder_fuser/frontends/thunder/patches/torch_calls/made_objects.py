@@ -11,14 +11,19 @@ compiled with this executor.
 
 from __future__ import annotations
 
-import copy
+import re
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from functools import partial
-from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from pathlib import PurePath
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary
 
 from thunder.core import jit_ext
 from thunder.core.baseutils import is_base_printable
@@ -116,6 +121,10 @@ _copy = ex.register_operator(
 )
 _ORDERED_OR_DEFAULT = (OrderedDict, defaultdict)
 _CONSTANT = (set, frozenset, range)
+_IMMUTABLE = (
+    *(BuiltinFunctionType, CodeType, Decimal, Enum, Fraction, PurePath, ReferenceType),
+    *(date, re.Match, re.Pattern, time, timedelta),
+)
 _PRINTED = (str, int, float, bool, type(None))
 """Types of the keys that a trace prints."""
 
@@ -162,17 +171,12 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
 
 
 def _is_immutable(held: Any) -> bool:
-    """True for a constant, such as a compiled pattern, which a deep copy is, too; a function, if it
-    holds none of the trace.
-    """
+    """True for a constant, such as a compiled pattern, and for a function that holds no proxy."""
     if isinstance(held, FunctionType):
         return not _holds_proxies(held, set())
-    if isinstance(held, MethodType | Proxy):
-        return False
-    try:
-        return copy.deepcopy(held) is held
-    except Exception:  # of a class that cannot be copied
-        return False
+    if type(held) is tuple:
+        return all(is_base_printable(part) or _is_immutable(part) for part in held)
+    return isinstance(held, _IMMUTABLE)
 
 
 def _holds_proxies(held: Any, seen: set[int]) -> bool:
