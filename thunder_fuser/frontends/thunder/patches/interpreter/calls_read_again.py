@@ -16,8 +16,6 @@ from weakref import ReferenceType
 import torch
 from thunder.core import devices, dtypes, interpreter
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue, unwrap, wrap
-from thunder.core.proxies import AnyProxy
-from thunder.executors.pythonex import ex
 
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import Same
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import Reading
@@ -26,7 +24,7 @@ from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
     is_of_caller,
     path_of,
 )
-from thunder_fuser.frontends.thunder.patches.interpreter.dictionary_keys import KeyProxy, held_key
+from thunder_fuser.frontends.thunder.patches.interpreter.dictionary_keys import place_read
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 _CACHED: type = type(functools.lru_cache(int))
@@ -35,18 +33,6 @@ _CONSTANTS = (
     *_PLAIN,
     *(torch.dtype, torch.device, torch.memory_format, torch.layout),
 )
-
-_read = ex.register_operator(
-    "call_again",
-    meta=lambda held, key, /: AnyProxy(None),
-    fn=lambda held, key, /: key.of(held),
-)
-
-
-class _KeyOfCall(KeyProxy):
-    """What a prologue calls a function with, as if that had the result by a key."""
-
-    reader = _read
 
 
 class _Call(Reading):
@@ -59,7 +45,7 @@ class _Call(Reading):
         return held(*self.args, **self.named)
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     called = _wrapper_of(fn)
     given = [_constant(value) for value in (*args, *kwargs.values())]
@@ -102,7 +88,7 @@ def _constant(value: WrappedValue) -> tuple[Any] | None:
     return (held,) if is_of_caller(value) and not isinstance(held, torch.Tensor) else None
 
 
-def _called(called: WrappedValue, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
+def _called(called: WrappedValue, /, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
     """Return the wrapped result of a call, or the interpreter's signal."""
     given = []
     for value in (*args, *kwargs.values()):
@@ -116,8 +102,7 @@ def _called(called: WrappedValue, *args: WrappedValue, **kwargs: WrappedValue) -
         found = call.of(unwrap(called))
     except Exception as error:
         return interpreter.do_raise(error)
-    inputs = [called.provenance, held_key(call, _KeyOfCall)]
-    return wrap(found, provenance=ProvenanceRecord(PseudoInst.BINARY_SUBSCR, inputs=inputs))
+    return wrap(found, provenance=place_read(called.provenance, call))
 
 
 def register() -> None:

@@ -14,9 +14,10 @@ from typing import Any
 from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue, unwrap, wrap
 from thunder.core.prims import OpTags
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import AnyProxy, Proxy
 from thunder.executors.pythonex import ex
 
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import Reading
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _original: Callable[..., Any] = interpreter.wrap_binary_subscr
@@ -75,6 +76,25 @@ class KeyProxy(Proxy):  # type: ignore[misc]
 
     def __gt__(self, other: object) -> bool:
         return not isinstance(other, KeyProxy) or self.place > other.place
+
+
+_read = ex.register_operator(
+    "read",
+    meta=lambda held, reading, /: AnyProxy(None),
+    fn=lambda held, reading, /: reading.of(held),
+)
+
+
+class _KeyOfReading(KeyProxy):
+    """How a prologue reads what is no item, as if it were one by this key."""
+
+    reader = _read
+
+
+def place_read(owner: ProvenanceRecord, reading: Reading) -> ProvenanceRecord:
+    """Return the place of what is read of the object at a place."""
+    inputs = [owner, held_key(reading, _KeyOfReading)]
+    return ProvenanceRecord(PseudoInst.BINARY_SUBSCR, inputs=inputs)
 
 
 def _item(value: Any, held: WrappedValue, key: Any) -> WrappedValue:

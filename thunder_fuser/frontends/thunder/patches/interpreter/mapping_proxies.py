@@ -39,7 +39,7 @@ class _OfKeys(Expected):
         return f"a view of a dictionary with the keys {self.value}"
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     held = args[0] if args else None
     if not isinstance(held, WrappedValue) or not is_of_caller(held):

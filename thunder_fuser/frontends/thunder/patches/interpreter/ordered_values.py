@@ -11,13 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 from thunder.core import interpreter
 from thunder.core.interpreter import unwrap
-from thunder.core.proxies import Proxy
 
+from thunder_fuser.frontends.thunder.patches.interpreter.special_methods import method_in_python
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 # ruff: noqa: C416  (interpreted)
@@ -107,28 +106,24 @@ def _are_compared_in_python(keys: Sequence[Any]) -> bool:
 def _is_compared_in_python(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_is_compared_in_python, value))
-    return not isinstance(value, Proxy) and any(
-        isinstance(getattr(type(value), m, None), FunctionType) for m in _COMPARISONS
-    )
+    return any(method_in_python((name,), value) is not None for name in _COMPARISONS)
 
 
 _INTERPRETED: dict[Any, Callable[..., Any]] = {sorted: _sorted, max: _largest, min: _smallest}
 
 
-def _lookaside(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
     given = [unwrap(value) for value in args]
     compared = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
     key = unwrap(kwargs["key"]) if "key" in kwargs else None
-    is_iterated = len(given) == 1 and isinstance(
-        getattr(type(given[0]), "__iter__", None), FunctionType
-    )
+    is_iterated = len(given) == 1 and method_in_python(("__iter__",), given[0]) is not None
     if key is None and not is_iterated and not _is_compared_in_python(compared):
         return original(fn, *args, **kwargs)
     return partial(interpreter._interpret_call, _INTERPRETED[fn])
 
 
-def _grouped(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _grouped(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of `groupby`."""
     return partial(interpreter._interpret_call, _group)
 

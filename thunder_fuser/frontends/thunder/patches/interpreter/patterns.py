@@ -18,7 +18,7 @@ from thunder.core.interpreter import INTERPRETER_SIGNALS, unwrap, wrap_const
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
-_MATCH_THEMSELVES = (*(bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple),)
+_MATCH_THEMSELVES = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
 def _matched(subject: Any, kind: Any, names: tuple[str, ...], count: int) -> Any:

@@ -288,7 +288,7 @@ def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any
     return None  # Thunder would take it for an operation on the tensors that it keeps
 
 
-def _compile(original: Function, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _compile(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return what compiles a pattern as Python does: its cache is not the program's."""
     return interpreter.interpreter_needs_wrap(interpreter.make_opaque(lambda *given: fn(*given)))
 

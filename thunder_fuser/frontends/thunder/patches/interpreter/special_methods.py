@@ -71,7 +71,7 @@ _OF_INDICES = frozenset(
 _OF_STRINGS = frozenset({str.__mod__, str.format, str.format_map})
 
 
-def _method(names: tuple[str, ...], held: Any) -> FunctionType | None:
+def method_in_python(names: tuple[str, ...], held: Any) -> FunctionType | None:
     """Return the first method in Python by these names, before one that C has."""
     if isinstance(held, Proxy):
         return None
@@ -84,9 +84,9 @@ def _method(names: tuple[str, ...], held: Any) -> FunctionType | None:
     return None
 
 
-def _call(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    method = _method(_METHODS[fn], unwrap(args[0])) if args and not kwargs else None
+    method = method_in_python(_METHODS[fn], unwrap(args[0])) if args and not kwargs else None
     if method is None:
         return original(fn, *args, **kwargs)
     if fn is format and method.__name__ in _STRING:
@@ -102,19 +102,19 @@ def _call_first(method: FunctionType, held: WrappedValue, *_: WrappedValue) -> A
     return interpreter._interpret_call(method, held)
 
 
-def _call_with_numbers(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_with_numbers(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call of `math` on wrapped values, or None."""
-    if fn not in _METHODS and any(_method(_NUMBER, unwrap(x)) for x in args):
+    if fn not in _METHODS and any(method_in_python(_NUMBER, unwrap(x)) for x in args):
         return partial(_with_numbers, fn)
     return original(fn, *args, **kwargs)
 
 
-def _with_numbers(fn: Any, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
+def _with_numbers(fn: Any, /, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
     """Call a function with the numbers that objects are."""
     numbers = []
     for value in args:
         number = value
-        if _method(_NUMBER, unwrap(value)):
+        if method_in_python(_NUMBER, unwrap(value)):
             number = interpreter._interpret_call(float, value)
             if number is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
                 return number
@@ -122,7 +122,7 @@ def _with_numbers(fn: Any, *args: WrappedValue, **kwargs: WrappedValue) -> Any:
     return interpreter._interpret_call(fn, *numbers, **kwargs)
 
 
-def _call_with_key(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_with_key(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, after the key is read."""
     if len(args) > 1 and _read_key(args[1]) is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         return lambda *_: INTERPRETER_SIGNALS.EXCEPTION_RAISED
@@ -132,6 +132,8 @@ def _call_with_key(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: 
 def _read_key(key: WrappedValue) -> Any:
     """Read what a dictionary or a set reads of a key: its hash, and what it is compared by."""
     held = unwrap(key)
+    if type(held) is str:  # As nearly all are.
+        return None
     if isinstance(held, tuple):
         read_elements(key)
         return interpreter._interpret_call(_hash_parts, key) if any(_keys_in(held)) else None
@@ -146,7 +148,10 @@ def _keys_in(parts: tuple[Any, ...]) -> Iterator[bool]:
 
 
 def _is_own_key(held: Any) -> bool:
-    return _method(("__hash__",), held) is not None or _method(("__eq__",), held) is not None
+    return (
+        method_in_python(("__hash__",), held) is not None
+        or method_in_python(("__eq__",), held) is not None
+    )
 
 
 def _hash_and_compare(key: Any) -> None:
@@ -162,12 +167,12 @@ def _hash_parts(parts: Any) -> None:
             _hash_and_compare(part)
 
 
-def _call_with_keys(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_with_keys(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, after the elements are read."""
     given = []
     for value in args:
         held = unwrap(value)
-        is_iterated = _method(("__iter__",), held) is not None
+        is_iterated = method_in_python(("__iter__",), held) is not None
         if is_iterated or (isinstance(held, (list, tuple)) and any(_keys_in((*held,)))):
             value = interpreter._interpret_call(listed, value)
             if value is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
@@ -186,11 +191,11 @@ def _call_opaque(fn: Any, *args: WrappedValue) -> Any:
     return interpreter.interpreter_needs_wrap(lambda *given: fn(*given))(*args)
 
 
-def _call_with_indices(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_with_indices(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, with integers for objects that
     are indices.
     """
-    if not any(_method(_INDEX, unwrap(value)) for value in args):
+    if not any(method_in_python(_INDEX, unwrap(value)) for value in args):
         return original(fn, *args, **kwargs)
     return partial(_with_indices, fn)
 
@@ -198,7 +203,7 @@ def _call_with_indices(original: Callable[..., Any], fn: Any, *args: Any, **kwar
 def _with_indices(fn: Any, *args: WrappedValue) -> Any:
     given = []
     for value in args:
-        if _method(_INDEX, unwrap(value)):
+        if method_in_python(_INDEX, unwrap(value)):
             value = interpreter._interpret_call(operator.index, value)
             if value is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
                 return value
@@ -225,7 +230,7 @@ def _add(original: Callable[..., Any], inst: Any, /, stack: Any, **state: Any) -
     return original(inst, stack=stack, **state)
 
 
-def _call_with_strings(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_with_strings(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None, after the strings are read that
     objects are printed as.
     """
@@ -243,7 +248,7 @@ def _print(value: WrappedValue) -> Any:
         parts = found.values() if isinstance(found, dict) else found
         return next((s for part in parts if (s := _print(part)) is not None), None)
     for name in ("__format__", *_STRING):
-        if (method := _method((name,), held)) is not None:
+        if (method := method_in_python((name,), held)) is not None:
             given = (wrap_const(""),) if name == "__format__" else ()
             done = interpreter._interpret_call(method, value, *given)
             if done is INTERPRETER_SIGNALS.EXCEPTION_RAISED:

@@ -54,7 +54,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: A
     return lambda *_: interpreter.do_raise(error)
 
 
-def _draw(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _draw(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return what raises in place of a method that draws numbers of a generator of the caller, or
     of Python's or NumPy's own.
     """

@@ -15,31 +15,21 @@ from typing import Any
 import numpy
 import torch
 from thunder.core import interpreter
-from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue, unwrap, wrap
-from thunder.core.proxies import AnyProxy
-from thunder.executors.pythonex import ex
+from thunder.core.interpreter import WrappedValue, unwrap, wrap
 
+from thunder_fuser.frontends.thunder.patches.guards.own_classes import Reading
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import path_of
-from thunder_fuser.frontends.thunder.patches.interpreter.dictionary_keys import KeyProxy, held_key
+from thunder_fuser.frontends.thunder.patches.interpreter.dictionary_keys import place_read
 from thunder_fuser.frontends.thunder.patches.patched import ask_first
 
 Function = Callable[..., Any]
 
-_read = ex.register_operator(
-    "tensor_of_array",
-    meta=lambda array, _, /: AnyProxy(None),
-    fn=lambda array, _, /: torch.as_tensor(array),
-)
 
+class _AsTensor(Reading):
+    """The tensor of an array, with its memory."""
 
-class _KeyOfTensor(KeyProxy):
-    """What a prologue reads of an array, as if that had it by a key."""
-
-    reader = _read
-
-
-class _AsTensor:
-    """The key."""
+    def of(self, held: Any) -> Any:
+        return torch.as_tensor(held)
 
 
 def _copied(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: Any = False) -> Any:
@@ -74,12 +64,12 @@ def _lookaside(original: Function, fn: Any, /, *args: Any, **kwargs: Any) -> Any
 
 def _of_array(make: Function, /, data: WrappedValue, *args: Any, **kwargs: Any) -> Any:
     """Return the wrapped tensor of a wrapped array, or the interpreter's signal."""
+    reading = _AsTensor()
     try:
-        tensor = torch.as_tensor(unwrap(data))
+        tensor = reading.of(unwrap(data))
     except Exception as error:
         return interpreter.do_raise(error)
-    inputs = [data.provenance, held_key(_AsTensor(), _KeyOfTensor)]
-    place = ProvenanceRecord(PseudoInst.BINARY_SUBSCR, inputs=inputs)
+    place = place_read(data.provenance, reading)
     return interpreter._interpret_call(make, wrap(tensor, provenance=place), *args, **kwargs)
 
 
