@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.guards import (
     absent_attributes,
     attribute_dictionaries,
+    code_names,
     container_guards,
     context_variables,
     pruned_checks,
@@ -13,6 +14,7 @@ from thunder_fuser.frontends.thunder.patches.guards import (
 PATCHES = (
     absent_attributes,
     attribute_dictionaries,
+    code_names,
     container_guards,
     context_variables,
     pruned_checks,

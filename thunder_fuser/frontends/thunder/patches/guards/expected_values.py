@@ -119,17 +119,22 @@ class _OfArray(Expected):
 
 
 class OfNumbers(Expected):
-    """Numbers in an array of NumPy that a program reads as constants."""
+    """A number of NumPy, or numbers in an array, that a program reads as constants: their bits,
+    as -0.0 is another number than 0.0, and NaN the same as NaN.
+    """
 
-    def __init__(self, held: np.ndarray[Any, Any]) -> None:
+    def __init__(self, held: np.ndarray[Any, Any] | np.generic) -> None:
         super().__init__(held.copy())
 
     def holds(self, given: Any) -> bool:
-        can_be_nan = self.value.dtype.kind in "fc"
-        return np.array_equal(given, self.value, equal_nan=can_be_nan)
+        of_arrays = type(given), getattr(given, "dtype", None), getattr(given, "shape", None)
+        return (
+            of_arrays == (type(self.value), self.value.dtype, self.value.shape)
+            and given.tobytes() == self.value.tobytes()
+        )
 
     def __repr__(self) -> str:
-        return f"an array of the numbers {self.value}"
+        return f"{type(self.value).__name__} of {self.value}"
 
 
 class ExpectedMethods(Expected):

@@ -13,8 +13,8 @@ meets them, for functions compiled with this executor:
 - a type, a member of an enumeration, and a function that is not written in Python by its identity
 - any other value, such as None, a dtype or a set, by its type and an equal value
 
-Names of Python modules, and functions and types that are called by a global name in functions other
-than the compiled one, are taken as constant, as code is.
+Functions and classes that a program runs by names of classes, Python modules and globals are
+guarded together (`code_names.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from types import MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from thunder.core import devices, dtypes, jit_ext
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import (
@@ -47,6 +48,7 @@ from thunder_fuser.frontends.thunder.patches.guards.expected_values import (
     ExpectedMethods,
     ExpectedModule,
     HooksOfAllModules,
+    OfNumbers,
     OfType,
     Same,
     expected_of,
@@ -299,10 +301,16 @@ def _unpack_inputs(
 
 
 def _printable(constraint: Sequence[Any]) -> Sequence[Any]:
-    """Return a guard that a prologue can print: Thunder takes a flag for a container of flags."""
+    """Return a guard that a prologue can print: Thunder takes a flag for a container of flags, and
+    prints a number of NumPy as one of Python.
+    """
     _, proxy, *expectation = constraint
-    is_flag = len(expectation) == 1 and isinstance(expectation[0], enum.Flag)
-    return (_check_symbol, proxy, Same(expectation[0])) if is_flag else constraint
+    match expectation:
+        case [enum.Flag() as flag]:
+            return _check_symbol, proxy, Same(flag)
+        case [np.generic() as number]:
+            return _check_symbol, proxy, OfNumbers(number)
+    return constraint
 
 
 def roots_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[PseudoInst, Any]:

@@ -7,7 +7,8 @@ torch.Tensor` was False. Thunder's own code, which is interpreted too, is told t
 With three arguments, `type` makes a class.
 
 `isinstance(x, (torch.Tensor, torch.nn.Parameter))` was False for a tensor that is no parameter, and
-a program that asked whether an argument is one ran for tensors of both kinds.
+a program that asked whether an argument is one ran for tensors of both kinds. What an abstract
+class or a protocol of the program answered was that of the first call.
 
 What `object.__new__` returns is an object of the trace, wherever a program has the function from:
 after `kind.__new__(kind)`, as in `copy.copy`, no other object was.
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import torch
 from thunder.core import interpreter, jit_ext
@@ -32,8 +34,13 @@ from thunder.core.interpreter import (
 )
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfType
-from thunder_fuser.frontends.thunder.patches.guards.value_guards import add_guard_of, is_of_caller
+from thunder_fuser.frontends.thunder.patches.guards.code_names import is_constant
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import Expected, OfType
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
+    add_guard,
+    add_guard_of,
+    is_of_caller,
+)
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
@@ -83,11 +90,43 @@ def _type(original: Callable[..., Any], held: WrappedValue, *parts: WrappedValue
 def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: WrappedValue) -> Any:
     """`isinstance` of wrapped values: any of the classes is asked for a tensor, not one of them."""
     if not isinstance(unwrap(held), TensorProxy) or not is_patched():
-        return original(held, kinds)
+        found = original(held, kinds)
+        if isinstance(found, WrappedValue) and is_patched() and _decides_itself(unwrap(kinds)):
+            _guard_answer(held, unwrap(kinds), bool(unwrap(found)))
+        return found
     for_tensor, for_parameter = (issubclass(k, unwrap(kinds)) for k in _OF_TENSORS)
     if for_tensor == for_parameter:
         return wrap_const(for_tensor)
     return wrap_const(issubclass(_class_of_tensor(held), unwrap(kinds)))
+
+
+def _decides_itself(kinds: Any) -> bool:
+    """True for a class of the program whose own type says what its instances are, such as an
+    abstract class with registered ones, or a protocol. For other classes the type of an object
+    decides, which is guarded.
+    """
+    if isinstance(kinds, tuple | UnionType):
+        return any(map(_decides_itself, kinds if isinstance(kinds, tuple) else get_args(kinds)))
+    return type(kinds) is not type and not is_constant(getattr(kinds, "__module__", None))
+
+
+class _IsInstance(Expected):
+    """Whether an object is an instance of `kinds`."""
+
+    def __init__(self, kinds: Any, value: bool) -> None:
+        super().__init__(value)
+        self.kinds = kinds
+
+    def holds(self, given: Any) -> bool:
+        return isinstance(given, self.kinds) is self.value
+
+    def __repr__(self) -> str:
+        return f"{'an' if self.value else 'no'} instance of {self.kinds}"
+
+
+def _guard_answer(held: WrappedValue, kinds: Any, answer: bool) -> None:
+    if is_of_caller(held):
+        add_guard(held.provenance, _IsInstance(kinds, answer))
 
 
 def _new(kind: WrappedValue, /, *given: WrappedValue, **named: WrappedValue) -> Any:

@@ -238,6 +238,24 @@ def _as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None =
     return input.as_strided(size, stride, storage_offset)
 
 
+def _substituted(pattern: Any, repl: Any, string: Any, count: int = 0) -> Any:
+    return _substituted_and_counted(pattern, repl, string, count)[0]
+
+
+def _substituted_and_counted(
+    pattern: Any, repl: Any, string: Any, count: int = 0
+) -> tuple[Any, int]:
+    parts, end, number = [], 0, 0
+    for match in pattern.finditer(string):
+        if count and number == count:
+            break
+        replaced = repl(match) if callable(repl) else match.expand(repl)
+        parts += [string[end : match.start()], replaced]
+        end = match.end()
+        number += 1
+    return string[:0].join([*parts, string[end:]]), number
+
+
 _INTERPRETED: Mapping[Any, Function] = {
     map: _map,
     filter: _filter,
@@ -264,6 +282,8 @@ _INTERPRETED: Mapping[Any, Function] = {
         )
     },
     vars: _vars,
+    re.Pattern.sub: _substituted,
+    re.Pattern.subn: _substituted_and_counted,
     torch.as_strided: _as_strided,  # Thunder knows the method
     operator.itemgetter: _itemgetter,
     operator.attrgetter: _attrgetter,

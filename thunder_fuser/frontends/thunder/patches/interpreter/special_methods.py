@@ -1,4 +1,4 @@
-"""Methods in Python that a function in C calls: `abs(o)`, `float(o)`, `f"{o}"`, `table[o]`.
+"""Methods in Python that a function in C calls: `abs(o)`, `float(o)`, `f"{o}"`, `{o: 1}`.
 
 Thunder's interpreter does not look into what C calls: what `__abs__`, `__float__` or `__hash__`
 read of an object was not guarded, and a program went on with the result of its first call. The
@@ -25,7 +25,6 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patche
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _STRING = ("__str__", "__repr__")
 _NUMBER = ("__float__", "__index__")
-_INDEX = ("__index__",)
 _METHODS: Mapping[Any, tuple[str, ...]] = {
     abs: ("__abs__",),
     bytes: ("__bytes__",),
@@ -65,9 +64,6 @@ _OF_ITERABLES = frozenset(
     }
 )
 """Functions that look for what an iterable yields."""
-_OF_INDICES = frozenset(
-    {range, slice, list.__getitem__, tuple.__getitem__, str.__getitem__, list.__mul__, str.__mul__}
-)
 _OF_STRINGS = frozenset({str.__mod__, str.format, str.format_map})
 
 
@@ -191,26 +187,6 @@ def _call_opaque(fn: Any, *args: WrappedValue) -> Any:
     return interpreter.interpreter_needs_wrap(lambda *given: fn(*given))(*args)
 
 
-def _call_with_indices(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return the replacement of a call on wrapped values, or None, with integers for objects that
-    are indices.
-    """
-    if not any(method_in_python(_INDEX, unwrap(value)) for value in args):
-        return original(fn, *args, **kwargs)
-    return partial(_with_indices, fn)
-
-
-def _with_indices(fn: Any, *args: WrappedValue) -> Any:
-    given = []
-    for value in args:
-        if method_in_python(_INDEX, unwrap(value)):
-            value = interpreter._interpret_call(operator.index, value)
-            if value is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
-                return value
-        given.append(value)
-    return interpreter._interpret_call(fn, *given)
-
-
 def _build(original: Callable[..., Any], step: int, inst: Any, /, stack: Any, **state: Any) -> Any:
     """Build a set or a dictionary of what is on the stack, of which each `step`th is a key."""
     if is_patched():
@@ -262,7 +238,6 @@ def register() -> None:
     ask_first(_call, of=_METHODS)
     ask_first(_call_with_key, of=_OF_KEYS)
     ask_first(_call_with_keys, of=_OF_ITERABLES)
-    ask_first(_call_with_indices, of=_OF_INDICES)
     ask_first(_call_with_strings, of=_OF_STRINGS)
     _HANDLERS["SET_ADD"] = partial(_add, _HANDLERS["SET_ADD"])
     for name, step in (("BUILD_SET", 1), ("BUILD_MAP", 2)):

@@ -61,6 +61,10 @@ def _membership(inst: Any, /, stack: Any, **state: Any) -> Any:
     not; an interpreter's signal, or None.
     """
     key, held = stack.getitem_wrapped(-2), stack.getitem_wrapped(-1)
+    if _is_read_by_position(unwrap(held)) and is_patched():
+        stack.pop_wrapped()
+        stack.append(interpreter._interpret_call(iter, held))
+        return _original_membership(inst, stack=stack, **state)
     is_of_constants = _are_constants(unwrap(held), unwrap(key))
     if not (is_of_constants or type(unwrap(held)) is dict) or not is_patched():
         return _original_membership(inst, stack=stack, **state)
@@ -73,6 +77,12 @@ def _membership(inst: Any, /, stack: Any, **state: Any) -> Any:
     if inst.arg and found is not INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         found = interpreter._interpret_call(_not, found)
     return check_and_append(stack, found)
+
+
+def _is_read_by_position(held: Any) -> bool:
+    """True for an object that Python loops over by `held[0]`, `held[1]` and so on."""
+    methods = ("__contains__", "__iter__", "__getitem__")
+    return [hasattr(type(held), name) for name in methods] == [False, False, True]
 
 
 def _are_constants(held: Any, key: Any) -> bool:

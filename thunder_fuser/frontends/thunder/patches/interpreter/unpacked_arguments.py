@@ -1,13 +1,14 @@
-"""Arguments of `f(*iterable)` where the iterable is not a list or tuple, and of `f(**{})`.
+"""Arguments of `f(*iterable)` where the iterable is not a list or tuple, and of `f(**mapping)`.
 
 Thunder asks the iterable for its length, so `f(*(g(x) for x in xs))` raised an error. Torch's
 parametrizations (`torch.nn.utils.parametrizations`) make such calls. Keywords it merges by
-interpreting `lambda a, b: b.update(a)`, of which each call of a module has three without any.
+interpreting `lambda a, b: b.update(a)`, of which each call of a module has three without any. An
+object with no more than `keys` and `__getitem__`, which is a mapping for Python, raised an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from thunder.core import interpreter
@@ -47,11 +48,22 @@ def _call(inst: Any, /, stack: Any, **state: Any) -> Any:
 def _merge(inst: Any, /, stack: Any, **state: Any) -> Any:
     """Merge the wrapped keywords on the stack into the dictionary below them, if there are any."""
     given = stack.getitem_wrapped(-1)
+    held = unwrap(given)
+    if hasattr(held, "keys") and not isinstance(held, Mapping) and is_patched():
+        given = interpreter._interpret_call(_items_of, given)
+        if given is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return given
+        stack.pop_wrapped()
+        stack.append(given)
     if type(unwrap(given)) is not dict or unwrap(given) or not is_patched():
         return _original_merge(inst, stack=stack, **state)
     guard_size(given)
     stack.pop_wrapped()
     return None
+
+
+def _items_of(held: Any) -> dict[str, Any]:
+    return {name: held[name] for name in held.keys()}  # noqa: SIM118
 
 
 def register() -> None:
