@@ -171,6 +171,7 @@ class ExpectedModule(ExpectedMethods):
 
     value      type of the module; None if that is guarded elsewhere
     is_called  its hooks and its own `forward` matter, which `see_calls` takes from the module
+    shared     pairs of names inside that have one module
     """
 
     def __init__(self) -> None:
@@ -179,6 +180,7 @@ class ExpectedModule(ExpectedMethods):
         self.is_called = False
         self.calls: tuple[Any, ...] = ()
         self.inside: dict[str, ExpectedModule] = {}
+        self.shared: list[tuple[list[str], list[str]]] = []
 
     def __repr__(self) -> str:
         return "the submodules of its first call"
@@ -205,12 +207,21 @@ class ExpectedModule(ExpectedMethods):
             return False
         if not super().holds(given):
             return False
+        if not all(_inside(given, one) is _inside(given, other) for one, other in self.shared):
+            return False
         if self.count is None and not self.inside:
             return True
         modules = given._modules
         return self.count in (None, len(modules)) and all(
             expected.holds(modules.get(name)) for name, expected in self.inside.items()
         )
+
+
+def _inside(module: Module | None, names: list[str]) -> Module | None:
+    """Return the submodule with these names, outermost first; None if there is none."""
+    for name in names:
+        module = None if module is None else module._modules.get(name)
+    return module
 
 
 def _calls_of(module: Module) -> tuple[Any, ...]:

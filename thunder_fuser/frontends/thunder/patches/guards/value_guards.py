@@ -154,6 +154,16 @@ def _expected_module(ctx: Any, place: ProvenanceRecord) -> ExpectedModule:
     return known[place].at(names)
 
 
+def guard_shared_module(first: ProvenanceRecord, second: ProvenanceRecord) -> bool:
+    """Guard that two places inside of one module have the same; False for other places."""
+    home, names = _outermost(first)
+    other, others = _outermost(second)
+    if home != other or path_of(home) is None:
+        return False
+    _expected_module(jit_ext.get_jit_ctx(), home).shared.append((names, others))
+    return True
+
+
 def _guard_method(ctx: Any, place: ProvenanceRecord, owner: Any) -> None:
     """Guard that an object has no attribute of its own in place of a method."""
     home, name = place.inputs[0], place.inputs[1].value

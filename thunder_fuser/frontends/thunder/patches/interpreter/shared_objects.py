@@ -3,8 +3,8 @@
 Thunder's interpreter knows an object by its identity, and reads it where it first met it. Another
 object in the second place was not noticed, and the program went on with the first. Here it is
 guarded that both places have one object, or, where a program asks by `is`, that they have two; a
-value that has no parts, such as a function or a dtype, is guarded in both. Modules are known by
-their names, and tensors by their own guards. For functions compiled with this executor.
+value that has no parts, such as a function or a dtype, is guarded in both. Tensors are known by
+their own guards. For functions compiled with this executor.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
     as_given,
+    guard_shared_module,
     guard_value,
     is_a_home,
     path_of,
@@ -35,7 +36,7 @@ from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _CONTAINERS = (list, tuple, dict, set, deque)
-_KNOWN_OTHERWISE = (Module, ModuleType, Proxy, int, float, str, type(None))
+_KNOWN_OTHERWISE = (ModuleType, Proxy, int, float, str, type(None))
 _WITHOUT_PARTS = (type, FunctionType, MethodType, BuiltinFunctionType, Enum)
 
 
@@ -73,6 +74,9 @@ def _read(
     ):
         constant = ProvenanceRecord(PseudoInst.CONSTANT, inputs=[], value=name)
         place = ProvenanceRecord(kind, inputs=[held.provenance, constant])
+        is_module = isinstance(found.value, Module)
+        if is_module and guard_shared_module(found.provenance, place):
+            return found
         if _has_parts(found.value):
             _guard(_one_symbol, found.provenance, place)
         else:
