@@ -8,7 +8,7 @@ guarded by its value. Attributes of classes of torch and Python modules are cons
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,10 @@ class _Has(Expected):
 
     def holds(self, given: Any) -> bool:
         return hasattr(given, self.name) is self.value
+
+    @classmethod
+    def joined(cls, of_one_object: Sequence[Any]) -> Sequence[Expected]:
+        return [*{expected.name: expected for expected in of_one_object}.values()]
 
     def __repr__(self) -> str:
         return f"{'an' if self.value else 'no'} attribute {self.name}"

@@ -9,7 +9,7 @@ For functions compiled with this executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import interpreter
@@ -32,21 +32,35 @@ _OF_ALL = frozenset(
 )
 
 
-class _HasName(Expected):
-    """Whether a dictionary that an object has as an attribute has a name."""
+class _Presence(Expected):
+    """Names that a dictionary has which an object has as an attribute, and names that it has not.
 
-    def __init__(self, home: str, name: str, value: bool) -> None:
+    value  whether it has the name, by name
+    """
+
+    def __init__(self, home: str, value: dict[str, bool]) -> None:
         super().__init__(value)
-        self.home, self.name = home, name
+        self.home = home
+        self.present = {name for name, has in value.items() if has}
+        self.absent = value.keys() - self.present
 
     def holds(self, given: Any) -> bool:
-        return (self.name in getattr(given, self.home)) is self.value
+        names = getattr(given, self.home).keys()
+        return bool(names >= self.present and names.isdisjoint(self.absent))
+
+    @classmethod
+    def joined(cls, of_one_object: Sequence[Any]) -> Sequence[Expected]:
+        homes: dict[str, dict[str, bool]] = {}
+        for expected in of_one_object:
+            homes.setdefault(expected.home, {}).update(expected.value)
+        return [cls(home, value) for home, value in homes.items()]
 
     def __repr__(self) -> str:
-        return f"{'a' if self.value else 'no'} name {self.name} in {self.home}"
+        parts = [f"{'a' if has else 'no'} name {name}" for name, has in self.value.items()]
+        return f"{', '.join(parts)} in {self.home}"
 
 
-class _HasNames(Expected):
+class _AllNames(Expected):
     """The names in a dictionary that an object has as an attribute, in order."""
 
     def __init__(self, home: str, value: list[Any]) -> None:
@@ -91,9 +105,9 @@ def _guard(value: Any, name: str | None) -> None:
     owner, home = value.provenance.inputs
     before = value.value if value.original_value is value.nothing else value.original_value
     if name is None:
-        add_guard(owner, _HasNames(home.value, list(before)))
+        add_guard(owner, _AllNames(home.value, list(before)))
     else:
-        add_guard(owner, _HasName(home.value, str(name), name in before))
+        add_guard(owner, _Presence(home.value, {str(name): name in before}))
 
 
 def register() -> None:

@@ -38,6 +38,7 @@ from thunder.core.interpreter import (
 )
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.executors.pythonex import ex
 from torch.nn import Module
@@ -79,8 +80,9 @@ def _check(given: Any, expected: Expected, /) -> None:
         raise RuntimeError(f"Expected {expected}, of the value compiled for, got {given}")
 
 
+CHECK = "check_value"
 _check_symbol = ex.register_operator(
-    "check_value",
+    CHECK,
     meta=lambda given, expected, /: None,
     fn=_check,
     tags=[OpTags.DONT_DCE],
@@ -200,6 +202,11 @@ def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
 def add_guard_of(value: Proxy, expected: Expected) -> None:
     """Guard what a proxy of the trace stands for."""
     jit_ext.get_jit_ctx().add_constraint((_check_symbol, value, expected))
+
+
+def check_of(value: Proxy, expected: Expected) -> BoundSymbol:
+    """Return the statement of a prologue that checks what a proxy stands for."""
+    return _check_symbol.bind(value, expected, output=None)
 
 
 def is_of_caller(value: Any) -> bool:
