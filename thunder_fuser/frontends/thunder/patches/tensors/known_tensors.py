@@ -60,7 +60,7 @@ def value_of(x: TensorProxy) -> torch.Tensor | None:
     symbols = list(chain.from_iterable(get_tracectx().scopes))
     makers = {out.name: symbol for symbol in symbols for out in symbol.flat_proxy_outs}
     needed = _history(x.name, makers)
-    if needed is None or not needed.isdisjoint(_updated(symbols)):
+    if needed is None or not needed.isdisjoint(updated_names(symbols)):
         return None
     computed = [s for s in symbols if any(out.name in needed for out in s.flat_proxy_outs)]
     return _run(computed, x)
@@ -108,7 +108,7 @@ def _is_function(symbol: BoundSymbol) -> bool:
     )
 
 
-def _updated(symbols: list[BoundSymbol]) -> set[str]:
+def updated_names(symbols: Sequence[BoundSymbol]) -> set[str]:
     """Return the names of proxies whose memory a symbol may write to."""
     memories: dict[str, set[str]] = {}
     for prim in primitives(symbols):
