@@ -34,10 +34,10 @@ from torch._functorch import vmap
 from torch.utils import _pytree as pytree
 
 from thunder_fuser.frontends.thunder.autograd.gradient_flags import detaches, requires_gradient
+from thunder_fuser.frontends.thunder.claims.targets import updated_names
 from thunder_fuser.frontends.thunder.opaque_calls import call_function
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
 from thunder_fuser.frontends.thunder.patches.patched import OUTSIDE, ask_first
-from thunder_fuser.frontends.thunder.patches.tensors.known_tensors import updated_names
 
 Function = Callable[..., Any]
 
