@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     calls_read_again,
+    class_calls,
     comparisons,
     container_classes,
     containers_built,
@@ -35,6 +36,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 
 PATCHES = (
     attribute_lookups,
+    class_calls,
     comparisons,
     container_classes,
     containers_built,

@@ -7,7 +7,8 @@ torch.Tensor` was False. Thunder's own code, which is interpreted too, is told t
 With three arguments, `type` makes a class.
 
 `isinstance(x, (torch.Tensor, torch.nn.Parameter))` was False for a tensor that is no parameter, and
-a program that asked whether an argument is one ran for tensors of both kinds.
+a program that asked whether an argument is one ran for tensors of both kinds. No tensor was an
+`nn.Buffer`, which torch knows by an attribute.
 
 What `object.__new__` returns is an object of the trace, wherever a program has the function from:
 after `kind.__new__(kind)`, as in `copy.copy`, no other object was.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from thunder.core import interpreter, jit_ext
@@ -32,13 +33,21 @@ from thunder.core.interpreter import (
 )
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.frontends.thunder.patches.guards.expected_values import OfType
+from thunder_fuser.frontends.thunder.patches.guards.expected_values import Expected, OfType
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import add_guard_of, is_of_caller
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
 _OF_THE_TRACER: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _OF_TENSORS: tuple[type, type] = (torch.Tensor, torch.nn.Parameter)
+_FLAG = "_is_buffer"
+
+
+class _Flagged(Expected):
+    """Whether a tensor is a buffer."""
+
+    def holds(self, given: Any) -> bool:
+        return bool(getattr(given, _FLAG, False)) is self.value
 
 
 def class_of(held: WrappedValue) -> WrappedValue:
@@ -84,10 +93,28 @@ def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: Wrapped
     """`isinstance` of wrapped values: any of the classes is asked for a tensor, not one of them."""
     if not isinstance(unwrap(held), TensorProxy) or not is_patched():
         return original(held, kinds)
+    if _is_among(torch.nn.Buffer, unwrap(kinds)) and _is_buffer(held):
+        return wrap_const(True)
     for_tensor, for_parameter = (issubclass(k, unwrap(kinds)) for k in _OF_TENSORS)
     if for_tensor == for_parameter:
         return wrap_const(for_tensor)
     return wrap_const(issubclass(_class_of_tensor(held), unwrap(kinds)))
+
+
+def _is_buffer(held: WrappedValue) -> bool:
+    """True for a buffer, which the program is then valid for if the caller gave it, or not."""
+    if held.original_value is held.nothing:
+        names = map(wrap_const, (_FLAG, False))
+        return unwrap(interpreter._interpret_call(getattr, held, *names)) is True
+    found = getattr(held.original_value, _FLAG, False) is True
+    add_guard_of(unwrap(held), _Flagged(found))
+    return found
+
+
+def _is_among(kind: type, kinds: Any) -> bool:
+    """True if a class is the second argument of `isinstance`, or in it."""
+    parts = kinds if isinstance(kinds, tuple) else get_args(kinds)
+    return kinds is kind or any(_is_among(kind, part) for part in parts)
 
 
 def _new(kind: WrappedValue, /, *given: WrappedValue, **named: WrappedValue) -> Any:
