@@ -83,3 +83,29 @@ def test_whether_a_tensor_of_a_module_is_a_buffer() -> None:
         return [isinstance(tensor, nn.Buffer) for tensor in tensors]
 
     assert jit(program)(torch.ones(1)) == [True, False, False]
+
+
+class Holding(nn.Module):
+    """Makes modules, and lists what they have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Any:
+        made, loss = nn.Sequential(self.first, self.second), Weighted(x)
+        penalty = sum((p**2).sum() for p in made.parameters())
+        listed = (
+            made.named_parameters(prefix="made"),
+            made.named_parameters(remove_duplicate=False),
+            loss.named_buffers(recurse=False),
+        )
+        return made(x), penalty, [[name for name, _ in members] for members in listed]
+
+
+def test_members_of_modules_that_a_program_makes() -> None:
+    module, x = Holding(), torch.randn(2, 3)
+    found, expected = jit(module)(x), module(x)
+    torch.testing.assert_close(found[:2], expected[:2])
+    assert found[2] == expected[2]
