@@ -51,7 +51,6 @@ def a_lazy_module(x: Tensor) -> Tensor:
 PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "grad": lambda x: torch.func.grad(lambda y: y.pow(3).sum())(x),
     "grad_impl": lambda x: made_before(x),
-    "vmap": lambda x: torch.vmap(lambda y: y * 2)(x),
     "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1],
     "vjp": lambda x: torch.func.vjp(torch.sin, x)[0],
     "jacrev": lambda x: torch.func.jacrev(torch.sin)(x),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from thunder.core import prims
-from thunder.core.prims import OpTags
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.segment.regions.joint_graph import Role
+
+_IN_NEW_MEMORY = (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN, Role.CREATE)
 
 
 def updates(bsym: BoundSymbol) -> bool:
@@ -47,3 +49,25 @@ def primitives(symbols: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
             yield from primitives(symbol.subsymbols)
         else:
             yield symbol
+
+
+def updated_names(symbols: Sequence[BoundSymbol]) -> set[str]:
+    """Return the names of proxies whose memory a symbol may write to."""
+    memories: dict[str, set[str]] = {}
+    for prim in primitives(symbols):
+        for out in prim.flat_proxy_outs:
+            names = memories.setdefault(out.name, {out.name})
+            for name in _shown(prim):
+                for other in memories.setdefault(name, {name}) - names:
+                    names.add(other)
+                    memories[other] = names
+    return set().union(*(memories[name] for s in symbols for name in targets(s)))
+
+
+def _shown(prim: BoundSymbol) -> list[str]:
+    """Return the names of the operands whose memory the result of a primitive may lie in."""
+    claim = TABLE.get(prim.sym.id)
+    if claim is not None and claim.role in _IN_NEW_MEMORY:
+        return []
+    operands = prim.args[1:2] if prim.sym.id is PrimIDs.COPY_ else prim.flat_proxy_args
+    return [operand.name for operand in operands]

@@ -17,7 +17,11 @@ from thunder.core.interpreter import PseudoInst, WrappedValue, unwrap
 from torch.nn import Module
 
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import Expected
-from thunder_fuser.frontends.thunder.patches.guards.value_guards import add_guard, is_of_caller
+from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
+    add_guard,
+    is_of_caller,
+    path_of,
+)
 from thunder_fuser.frontends.thunder.patches.patched import is_patched
 
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
@@ -99,16 +103,37 @@ def _get_attribute(held: WrappedValue, name: WrappedValue, *default: WrappedValu
     return found
 
 
-def _members(list_members: Callable[..., Any], get_member: Callable[..., Any]) -> Any:
+def _members(list_members: Callable[..., Any], get_member: Callable[..., Any], home: str) -> Any:
     """Make the replacement of `Module.named_parameters`, or of `Module.named_buffers`."""
 
     def members(held: WrappedValue, /, *args: Any, **kwargs: Any) -> Any:
         if not is_patched():
             return original(held, *args, **kwargs)
+        if path_of(held.provenance) is None:
+            return interpreter._interpret_call(_of_made(home), held, *args, **kwargs)
         given = [unwrap(x) for x in args], {unwrap(k): unwrap(v) for k, v in kwargs.items()}
         return _listed(held, partial(_names, list_members, *given), given, get_member)
 
     original = _LOOKASIDES[list_members]
+    return members
+
+
+def _of_made(home: str) -> Callable[..., Any]:
+    """Return what lists the members of a module that the program makes; it is interpreted."""
+
+    def members(
+        module: Module, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        seen: list[Any] = []
+        owners = module.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
+        for owner, inner in owners if recurse else [(prefix, module)]:
+            for name, x in getattr(inner, home).items():
+                # Torch keeps them in a set, as which a proxy has no place.
+                if x is None or (remove_duplicate and any(x is other for other in seen)):
+                    continue
+                seen.append(x)
+                yield f"{owner}.{name}" if owner else name, x
+
     return members
 
 
@@ -140,8 +165,8 @@ def register() -> None:
     """Patch how Thunder's interpreter looks for attributes and lists members."""
     _LOOKASIDES[hasattr] = _has_attribute
     _LOOKASIDES[getattr] = _get_attribute
-    for list_members, get_member in (
-        (Module.named_parameters, Module.get_parameter),
-        (Module.named_buffers, Module.get_buffer),
+    for list_members, get_member, home in (
+        (Module.named_parameters, Module.get_parameter, "_parameters"),
+        (Module.named_buffers, Module.get_buffer, "_buffers"),
     ):
-        _LOOKASIDES[list_members] = _members(list_members, get_member)
+        _LOOKASIDES[list_members] = _members(list_members, get_member, home)

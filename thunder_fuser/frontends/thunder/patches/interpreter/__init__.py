@@ -3,6 +3,7 @@
 from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     calls_read_again,
+    class_calls,
     comparisons,
     container_classes,
     containers_built,
@@ -36,6 +37,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 
 PATCHES = (
     attribute_lookups,
+    class_calls,
     comparisons,
     container_classes,
     containers_built,

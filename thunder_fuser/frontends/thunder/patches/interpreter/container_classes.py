@@ -161,13 +161,15 @@ def _get(original: Method, held: WrappedValue, key: WrappedValue) -> Any:
     return held.item_wrappers[key.value]
 
 
-def _set(original: Method, held: WrappedValue, key: WrappedValue, value: WrappedValue) -> Any:
-    if not (is_patched() and _is_own(unwrap(held))):
+def _set(
+    kind: Any, original: Method, held: WrappedValue, key: WrappedValue, value: WrappedValue
+) -> Any:
+    if not (is_patched() and _is_read_as_own(unwrap(held))):
         return original(held, key, value)
     held.track_items()
     assert isinstance(held.item_wrappers, dict)
     try:
-        dict.__setitem__(held.value, key.value, value.value)
+        kind.__setitem__(held.value, key.value, value.value)
     except Exception as error:
         return interpreter.do_raise(error)
     held.key_wrappers[key.value] = key
@@ -182,13 +184,13 @@ def _has(original: Method, held: WrappedValue, key: WrappedValue) -> Any:
     return wrap(dict.__contains__(held.value, key.value), provenance=place)
 
 
-def _delete(original: Method, held: WrappedValue, key: WrappedValue) -> Any:
-    if not (is_patched() and _is_own(unwrap(held))):
+def _delete(kind: Any, original: Method, held: WrappedValue, key: WrappedValue) -> Any:
+    if not (is_patched() and _is_read_as_own(unwrap(held))):
         return original(held, key)
     held.track_items()
     assert isinstance(held.item_wrappers, dict)
     try:
-        dict.__delitem__(held.value, key.value)
+        kind.__delitem__(held.value, key.value)
     except Exception as error:
         return interpreter.do_raise(error)
     del held.key_wrappers[key.value], held.item_wrappers[key.value]
@@ -206,7 +208,7 @@ def _popped(held: Any, key: Any, default: Any = _ABSENT) -> Any:
     if default is not _ABSENT and not dict.__contains__(held, key):
         return default
     value = dict.__getitem__(held, key)
-    dict.__delitem__(held, key)
+    (OrderedDict if isinstance(held, OrderedDict) else dict).__delitem__(held, key)
     return value
 
 
@@ -232,7 +234,7 @@ def _joined(held: Any, other: Any) -> Any:
 
 def _read(original: Method, function: Method, held: WrappedValue, *args: WrappedValue) -> Any:
     """Interpret a function in place of a method that does not call those of a program's class."""
-    is_own = _is_read_as_own if function is _got else _is_own
+    is_own = _is_read_as_own if function in (_got, _popped) else _is_own
     if not (is_patched() and is_own(unwrap(held))):
         return original(held, *args)
     return interpreter._interpret_call(function, held, *args)
@@ -245,14 +247,16 @@ def register() -> None:
     for name, method in (
         ("update", _update),
         ("__getitem__", _get),
-        ("__setitem__", _set),
-        ("__delitem__", _delete),
         ("__contains__", _has),
     ):
         _LOOKASIDES[getattr(dict, name)] = partial(method, _LOOKASIDES[getattr(dict, name)])
+    for kind in (dict, OrderedDict):
+        _LOOKASIDES[kind.pop] = partial(_read, _LOOKASIDES[kind.pop], _popped)
+        for name, write in (("__setitem__", _set), ("__delitem__", _delete)):
+            method = getattr(kind, name)
+            _LOOKASIDES[method] = partial(write, kind, _LOOKASIDES[method])
     for name, function in (
         ("get", _got),
-        ("pop", _popped),
         ("setdefault", _set_once),
         ("copy", _copied),
         ("__or__", _joined),

@@ -7,8 +7,9 @@ torch.Tensor` was False. Thunder's own code, which is interpreted too, is told t
 With three arguments, `type` makes a class.
 
 `isinstance(x, (torch.Tensor, torch.nn.Parameter))` was False for a tensor that is no parameter, and
-a program that asked whether an argument is one ran for tensors of both kinds. What an abstract
-class or a protocol of the program answered was that of the first call.
+a program that asked whether an argument is one ran for tensors of both kinds. No tensor was an
+`nn.Buffer`, which torch knows by an attribute. What an abstract class or a protocol of the program
+answered was that of the first call.
 
 What `object.__new__` returns is an object of the trace, wherever a program has the function from:
 after `kind.__new__(kind)`, as in `copy.copy`, no other object was.
@@ -46,6 +47,14 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patche
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = interpreter._default_lookaside_map
 _OF_THE_TRACER: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _OF_TENSORS: tuple[type, type] = (torch.Tensor, torch.nn.Parameter)
+_FLAG = "_is_buffer"
+
+
+class _Flagged(Expected):
+    """Whether a tensor is a buffer."""
+
+    def holds(self, given: Any) -> bool:
+        return bool(getattr(given, _FLAG, False)) is self.value
 
 
 def class_of(held: WrappedValue) -> WrappedValue:
@@ -94,6 +103,8 @@ def _isinstance(original: Callable[..., Any], held: WrappedValue, kinds: Wrapped
         if isinstance(found, WrappedValue) and is_patched() and _decides_itself(unwrap(kinds)):
             _guard_answer(held, unwrap(kinds), bool(unwrap(found)))
         return found
+    if _is_among(torch.nn.Buffer, unwrap(kinds)) and _is_buffer(held):
+        return wrap_const(True)
     for_tensor, for_parameter = (issubclass(k, unwrap(kinds)) for k in _OF_TENSORS)
     if for_tensor == for_parameter:
         return wrap_const(for_tensor)
@@ -127,6 +138,22 @@ class _IsInstance(Expected):
 def _guard_answer(held: WrappedValue, kinds: Any, answer: bool) -> None:
     if is_of_caller(held):
         add_guard(held.provenance, _IsInstance(kinds, answer))
+
+
+def _is_buffer(held: WrappedValue) -> bool:
+    """True for a buffer, which the program is then valid for if the caller gave it, or not."""
+    if held.original_value is held.nothing:
+        names = map(wrap_const, (_FLAG, False))
+        return unwrap(interpreter._interpret_call(getattr, held, *names)) is True
+    found = getattr(held.original_value, _FLAG, False) is True
+    add_guard_of(unwrap(held), _Flagged(found))
+    return found
+
+
+def _is_among(kind: type, kinds: Any) -> bool:
+    """True if a class is the second argument of `isinstance`, or in it."""
+    parts = kinds if isinstance(kinds, tuple) else get_args(kinds)
+    return kinds is kind or any(_is_among(kind, part) for part in parts)
 
 
 def _new(kind: WrappedValue, /, *given: WrappedValue, **named: WrappedValue) -> Any:

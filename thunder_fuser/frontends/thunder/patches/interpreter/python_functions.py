@@ -194,8 +194,8 @@ def _from_keys(keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
 
 
 def _clear_items(held: dict[Any, Any]) -> None:
-    for key in [*held]:
-        del held[key]
+    for key in [*dict.keys(held)]:
+        dict.__delitem__(held, key)
 
 
 def _pop_item(held: dict[Any, Any]) -> tuple[Any, Any]:
@@ -208,8 +208,14 @@ def _pop_item(held: dict[Any, Any]) -> tuple[Any, Any]:
 def _pop_item_at(held: OrderedDict[Any, Any], last: bool = True) -> tuple[Any, Any]:
     if not held:
         raise KeyError("dictionary is empty")
-    key = [*held][-1 if last else 0]
-    return key, held.pop(key)
+    key = [*OrderedDict.keys(held)][-1 if last else 0]
+    return key, _taken(held, key)
+
+
+def _taken(held: OrderedDict[Any, Any], key: Any) -> Any:
+    value = dict.__getitem__(held, key)
+    OrderedDict.__delitem__(held, key)
+    return value
 
 
 def _missing(held: defaultdict[Any, Any], key: Any) -> Any:
@@ -220,9 +226,15 @@ def _missing(held: defaultdict[Any, Any], key: Any) -> Any:
 
 
 def _move_to_end(held: OrderedDict[Any, Any], key: Any, last: bool = True) -> None:
-    others = [] if last else [name for name in held if name != key]
+    others = [] if last else [name for name in OrderedDict.keys(held) if name != key]
     for name in [key, *others]:
-        held[name] = held.pop(name)
+        value = _taken(held, name)
+        OrderedDict.__setitem__(held, name, value)
+
+
+def _clear_in_order(held: OrderedDict[Any, Any]) -> None:
+    for key in [*OrderedDict.keys(held)]:
+        OrderedDict.__delitem__(held, key)
 
 
 def _count_elements(counts: Any, elements: Iterable[Any]) -> None:
@@ -293,7 +305,7 @@ _INTERPRETED: Mapping[Any, Function] = {
     dict.popitem: _pop_item,
     OrderedDict.popitem: _pop_item_at,
     defaultdict.__missing__: _missing,
-    OrderedDict.clear: _clear_items,
+    OrderedDict.clear: _clear_in_order,
     OrderedDict.move_to_end: _move_to_end,
     collections._count_elements: _count_elements,  # type: ignore[attr-defined]
     **dict.fromkeys((deque.copy, deque.__copy__), _copied),

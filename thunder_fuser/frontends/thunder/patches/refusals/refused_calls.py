@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
-from torch._functorch import apis, eager_transforms, vmap
+from torch._functorch import apis, eager_transforms
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils.hooks import BackwardHook
 
@@ -57,7 +57,7 @@ _PARAMETER = (
 _REASONS: Mapping[Any, str] = {
     **dict.fromkeys(
         (
-            *(apis.vmap, apis.grad, apis.grad_and_value, vmap.vmap_impl),
+            *(apis.grad, apis.grad_and_value),
             *(eager_transforms.grad_impl, eager_transforms.grad_and_value_impl),
             *(eager_transforms.vjp, eager_transforms.jvp, eager_transforms.jacrev),
             *(eager_transforms.jacfwd, eager_transforms.hessian, eager_transforms.linearize),

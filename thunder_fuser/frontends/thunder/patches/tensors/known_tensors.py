@@ -32,11 +32,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder_fuser.frontends.thunder.autograd.draws import is_random
-from thunder_fuser.frontends.thunder.claims.table import TABLE
-from thunder_fuser.frontends.thunder.claims.targets import primitives, targets
+from thunder_fuser.frontends.thunder.claims.targets import primitives, updated_names
 from thunder_fuser.frontends.thunder.patches.patched import UnknownNumbersError, is_patched
 from thunder_fuser.frontends.thunder.patches.tensors.tensor_attributes import METHODS
-from thunder_fuser.segment.regions.joint_graph import Role
 
 _LARGEST = 1 << 20
 """Elements of a tensor that is computed while a function is traced."""
@@ -48,7 +46,6 @@ _SIZED: Mapping[str, int] = {
 """Symbols whose arguments, from this position, are sizes or places."""
 _SIZES_BY_NAME = ("size", "start", "end", "step")
 
-_IN_NEW_MEMORY = (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN, Role.CREATE)
 _UNPACKING = frozenset(prim for prim in PrimIDs if prim.name.startswith("UNPACK"))
 _CREATING = ("full", "zeros", "ones", "empty", "new_full", "new_zeros", "new_ones", "new_empty")
 
@@ -60,7 +57,7 @@ def value_of(x: TensorProxy) -> torch.Tensor | None:
     symbols = list(chain.from_iterable(get_tracectx().scopes))
     makers = {out.name: symbol for symbol in symbols for out in symbol.flat_proxy_outs}
     needed = _history(x.name, makers)
-    if needed is None or not needed.isdisjoint(_updated(symbols)):
+    if needed is None or not needed.isdisjoint(updated_names(symbols)):
         return None
     computed = [s for s in symbols if any(out.name in needed for out in s.flat_proxy_outs)]
     return _run(computed, x)
@@ -106,28 +103,6 @@ def _is_function(symbol: BoundSymbol) -> bool:
         p.sym.id is not PrimIDs.COPY_ and not any(tag in effects for tag in p.sym.tags or ())
         for p in primitives([symbol])
     )
-
-
-def _updated(symbols: list[BoundSymbol]) -> set[str]:
-    """Return the names of proxies whose memory a symbol may write to."""
-    memories: dict[str, set[str]] = {}
-    for prim in primitives(symbols):
-        for out in prim.flat_proxy_outs:
-            names = memories.setdefault(out.name, {out.name})
-            for name in _shown(prim):
-                for other in memories.setdefault(name, {name}) - names:
-                    names.add(other)
-                    memories[other] = names
-    return set().union(*(memories[name] for s in symbols for name in targets(s)))
-
-
-def _shown(prim: BoundSymbol) -> list[str]:
-    """Return the names of the operands whose memory the result of a primitive may lie in."""
-    claim = TABLE.get(prim.sym.id)
-    if claim is not None and claim.role in _IN_NEW_MEMORY:
-        return []
-    operands = prim.args[1:2] if prim.sym.id is PrimIDs.COPY_ else prim.flat_proxy_args
-    return [operand.name for operand in operands]
 
 
 def _computation() -> None:

@@ -22,6 +22,7 @@ from thunder_fuser.frontends.thunder.patches.torch_calls import (
     torch_keywords,
     unknown_calls,
     updating_functions,
+    vmapped_functions,
 )
 
 PATCHES = (
@@ -43,6 +44,7 @@ PATCHES = (
     torch_keywords,
     unknown_calls,
     updating_functions,
+    vmapped_functions,
     # After unknown calls, whose `out` it writes.
     out_arguments,
     creation_options,
