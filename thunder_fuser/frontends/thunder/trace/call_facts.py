@@ -111,6 +111,25 @@ IN_FORMAT = frozenset(
 )
 """Calls whose result has other sizes than their operand, whose memory format it has."""
 
+
+def keeps_format(bsym: BoundSymbol) -> bool:
+    """True for such a call, of lines for pools alone."""
+    if bsym.sym.id not in IN_FORMAT:
+        return keeps_format_on_cpus(bsym)
+    result = bsym.flat_proxy_outs[0]
+    return bool(result.ndim != 3 or bsym.sym.name.endswith(("pool1d", "pool1d_with_places")))
+
+
+def may_have_rows(bsym: BoundSymbol) -> bool:
+    """True for maxima of lines on a CPU: if autograd does not ask for their places, torch has a
+    kernel of its own for these, which makes rows.
+    """
+    if bsym.sym not in (pools.LARGEST[1], pools.OTHERS[1]):
+        return False
+    best, *places = bsym.flat_proxy_outs
+    return not places and best.device.type == "cpu"
+
+
 _IN_FORMAT_ON_CPUS = (
     movement.PIXEL_SHUFFLE,
     movement.PIXEL_UNSHUFFLE,
