@@ -170,3 +170,46 @@ def test_pools_of_permuted_lines_lie_as_in_torch(
     x = x.detach().requires_grad_(gradients)
     found = check(pool, x)(x)
     assert found.stride() == pool(x).stride()
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_pools_turned_around(spatial: int) -> None:
+    pool = getattr(functional, f"max_pool{spatial}d")
+    unpool = getattr(functional, f"max_unpool{spatial}d")
+    x = _differentiable(2, 3, *[4, 7, 5][:spatial])
+
+    def program(x: Any) -> Any:
+        return unpool(*pool(x * 2, 2, return_indices=True), 2, output_size=x.shape) * x
+
+    check(program, x)
+
+
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_fractional_pools(spatial: int) -> None:
+    pool = getattr(functional, f"fractional_max_pool{spatial}d")
+    x, places = _differentiable(2, 3, *[4, 7, 5][:spatial]), torch.rand(2, 3, spatial)
+    check(lambda x, s: pool(x * 2, 2, 2, _random_samples=s) * 2, x, places)
+    # Whatever is drawn, a gradient goes to the elements that were chosen.
+    compiled = jit(lambda x: pool(x * 2, 2, 2, return_indices=True))
+    found, chosen = compiled(x)
+    (gradient,) = torch.autograd.grad(found.sum(), [x])
+    flat = x.detach().flatten(2)
+    assert torch.equal(found.flatten(2), flat.gather(2, chosen.flatten(2)) * 2)
+    expected = torch.zeros_like(flat).scatter_add(2, chosen.flatten(2), found.flatten(2) * 0 + 2)
+    assert torch.equal(gradient.flatten(2), expected)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_ctc_loss_by_name_and_by_number(reduction: str) -> None:
+    number = {"none": 0, "mean": 1, "sum": 2}[reduction]
+    x, lengths = _differentiable(6, 2, 4), torch.tensor([6, 5])
+    targets, counts = torch.tensor([[1, 3], [2, 2]]), torch.tensor([2, 1])
+
+    def named(x: Any, *rest: Any) -> Any:
+        return functional.ctc_loss(x.log_softmax(-1), *rest, reduction=reduction) * 2
+
+    def numbered(x: Any, *rest: Any) -> Any:
+        return torch.ctc_loss(x.log_softmax(-1), *rest, 0, number) * 2
+
+    check(named, x, targets, lengths, counts)
+    check(numbered, x, targets, lengths, counts)

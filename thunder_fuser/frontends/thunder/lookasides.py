@@ -145,6 +145,7 @@ def lookasides() -> dict[Function, Function]:
     found.update(whole_calls())
     found.update(CREATION)
     found[torch.nn.functional.ctc_loss] = _ctc_loss
+    found[torch.ctc_loss] = _ctc_loss_by_number
     found[torch.gradient] = _differences
     for theirs, symbol in registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
@@ -312,6 +313,21 @@ def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> Tensor
 def _ctc_loss(*args: Any, **kwargs: Any) -> TensorProxy:
     loss: TensorProxy = call_opaquely(ctc_loss, "ctc_loss", args, kwargs)
     return loss
+
+
+def _ctc_loss_by_number(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> TensorProxy:
+    """`torch.ctc_loss`, whose reductions are numbers."""
+    name = {0: "none", 1: "mean", 2: "sum"}[reduction]
+    lengths = input_lengths, target_lengths
+    return _ctc_loss(log_probs, targets, *lengths, blank, name, zero_infinity)
 
 
 def _differences(input: Any, *, spacing: Any = 1, **options: Any) -> Sequence[TensorProxy]:

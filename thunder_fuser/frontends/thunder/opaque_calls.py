@@ -210,9 +210,10 @@ def _in_one_call(
         with unrecorded_if_it_raises(), unlogged():
             return call_opaquely(checked(function), function.__name__, args, kwargs)
     except NotImplementedError as error:
-        cause = error.__cause__
-        is_torchs = cause is not None and type(cause) not in _OF_TRACING
-        raise (cause if is_torchs else refusal or error) from None
+        found: BaseException = error if refusal is None else refusal
+        if error.__cause__ is not None and type(error.__cause__) not in _OF_TRACING:
+            found = error.__cause__
+        raise found from None
 
 
 def _takes_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

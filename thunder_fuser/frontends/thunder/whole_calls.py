@@ -6,6 +6,8 @@ which stands for one element: Thunder takes tensors of one rank. `index_add` wit
 *Losses of one row of classes without a batch*: on tensors without values, torch says that they have
 a dimension of batches.
 
+*Fractional pools*, which draw random numbers: their gradient has to know them.
+
 *A number as the first operand* (`torch.float_power(2, x)`): Thunder calls the method of tensors.
 """
 
@@ -80,24 +82,47 @@ def _multilabel_margin_loss(
     return symbol(input, target, reduction="sum" if is_row else reduction)
 
 
+def _fractional_pool(
+    spatial: int,
+    symbol: Symbol,
+    input: TensorProxy,
+    kernel_size: Any,
+    output_size: Any = None,
+    output_ratio: Any = None,
+    return_indices: bool = False,
+    _random_samples: TensorProxy | None = None,
+) -> Any:
+    """Draw the places of the windows by a call of their own, which the gradient reads."""
+    if _random_samples is None and input.ndim > spatial:
+        batch = input.shape[0] if input.ndim > spatial + 1 else 1
+        sizes = batch, input.shape[-spatial - 1], spatial
+        _random_samples = ltorch.rand(*sizes, device=input.device, dtype=input.dtype)
+    return symbol(input, kernel_size, output_size, output_ratio, return_indices, _random_samples)
+
+
 def _of_number(function: Function, symbol: Function, x: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(x, TensorProxy):
         return symbol(x, *args, **kwargs)
     return in_torch(function, x, *args, **kwargs)
 
 
-_LOSSES: Mapping[str, Callable[..., TensorProxy]] = {
+_FUNCTIONAL: Mapping[str, Callable[..., Any]] = {
     "nn.functional.multi_margin_loss": _multi_margin_loss,
     "nn.functional.multilabel_margin_loss": _multilabel_margin_loss,
+    **{
+        f"nn.functional.fractional_max_pool{k}d{end}": partial(_fractional_pool, k)
+        for k in (2, 3)
+        for end in ("", "_with_indices")
+    },
 }
 _OF_NUMBERS = ("float_power", "xlogy")
 
 
 def whole_calls() -> Iterator[tuple[Function, Function]]:
     """Yield functions that Thunder has registered for torch, and their replacements."""
-    for name, loss in _LOSSES.items():
+    for name, call in _FUNCTIONAL.items():
         for theirs, symbol in registered(name):
-            yield from ((call, partial(loss, symbol)) for call in (theirs, symbol))
+            yield from ((known, partial(call, symbol)) for known in (theirs, symbol))
     for name in _OF_NUMBERS:
         function = getattr(torch, name)
         for theirs, symbol in registered(name):
