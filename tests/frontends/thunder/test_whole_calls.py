@@ -161,6 +161,8 @@ def test_bases_are_rounded_to_16_bits() -> None:
         lambda x: functional.avg_pool1d(x, 3, 1, 1),
         lambda x: functional.adaptive_avg_pool1d(x, 3),
         lambda x: functional.interpolate(x, scale_factor=2),
+        lambda x: functional.interpolate(x, scale_factor=1.0, mode="nearest-exact"),
+        lambda x: functional.interpolate(x, scale_factor=2, mode="linear"),
     ],
 )
 def test_pools_of_permuted_lines_lie_as_in_torch(

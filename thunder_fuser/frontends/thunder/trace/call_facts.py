@@ -112,12 +112,19 @@ IN_FORMAT = frozenset(
 """Calls whose result has other sizes than their operand, whose memory format it has."""
 
 
+_INTERPOLATIONS = frozenset(
+    {"torch.nn.functional.interpolate", *(symbol.id for symbol in interpolation.GATHERED.values())}
+)
+
+
 def keeps_format(bsym: BoundSymbol) -> bool:
-    """True for such a call, of lines for pools alone."""
-    if bsym.sym.id not in IN_FORMAT:
-        return keeps_format_on_cpus(bsym)
-    result = bsym.flat_proxy_outs[0]
-    return bool(result.ndim != 3 or bsym.sym.name.endswith(("pool1d", "pool1d_with_places")))
+    """True for such a call; not for interpolations of lines."""
+    return (bsym.sym.id in IN_FORMAT and not interpolates_lines(bsym)) or keeps_format_on_cpus(bsym)
+
+
+def interpolates_lines(bsym: BoundSymbol) -> bool:
+    """True for an interpolation along one dimension, whose result is row-major."""
+    return bsym.sym.id in _INTERPOLATIONS and bsym.flat_proxy_outs[0].ndim == 3
 
 
 def may_have_rows(bsym: BoundSymbol) -> bool:

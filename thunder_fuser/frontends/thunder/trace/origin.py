@@ -27,6 +27,7 @@ from thunder_fuser.frontends.thunder.trace.call_facts import (
     ROW_MAJOR,
     ROW_MAJOR_UNLESS_CHANNELS,
     gives_new_memory,
+    interpolates_lines,
     keeps_format,
     may_have_rows,
     raises_number,
@@ -129,7 +130,12 @@ class Recorded:
         if bsym.sym.id in ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
             (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
-        elif bsym.sym.id in ROW_MAJOR or raises_number(bsym) or self._has_rows(bsym):
+        elif (
+            bsym.sym.id in ROW_MAJOR
+            or raises_number(bsym)
+            or interpolates_lines(bsym)
+            or self._has_rows(bsym)
+        ):
             self._row_major.update(results)
         read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
         if bsym.sym.id in IN_ANOTHER_ORDER or bsym.kwargs.get("rounding_mode") is not None:
