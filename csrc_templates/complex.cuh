@@ -136,7 +136,8 @@ TF_COMPLEX complex<T> log1p(complex<T> z) {
   const T angle = atan2(z.im, z.re + T(1));
   if (abs(z.re) + abs(z.im) > T(0.5)) return {log_abs(complex<T>(z.re + T(1), z.im)), angle};
   const T more = z.re * (T(2) + z.re) + z.im * z.im;
-  return {more == T(0) ? z.re : T(0.5) * log1p(more), angle};
+  // A zero keeps its sign; where two terms cancel, z.re is not the result.
+  return {more == T(0) && z.re == T(0) ? z.re : T(0.5) * log1p(more), angle};
 }
 TF_COMPLEX complex<T> sqrt(complex<T> z) {
   if (isinf(z.im)) return {abs(z.im), z.im};

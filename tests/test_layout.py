@@ -42,7 +42,7 @@ LAYERS = (
 LAYERS_OF_THUNDER = (
     *("remembered", "jit_options", "fuel", "claims", "composites"),
     *("fake_arguments", "autograd"),
-    *("torch_functions", "opaque_calls", "numbers", "as_in_torch", "lookasides"),
+    *("torch_functions", "opaque_calls", "numbers", "whole_calls", "as_in_torch", "lookasides"),
     *(
         "trace",
         "patches",

@@ -32,6 +32,25 @@ _IMAGES = (
         for pool in ("avg", "max")
     ),
     *(Row(f"F.lp_pool{k}d({{x}}{{as_{k}d}}, {{positive}}, 2)", "f", 0.2) for k in _SPATIAL),
+    *(
+        Row(
+            f"F.max_unpool{k}d(*F.max_pool{k}d({{x}}{{as_{k}d}}, {{count}}, return_indices=True), "
+            "{count})",
+            "f",
+            0.4,
+        )
+        for k in _SPATIAL
+    ),
+    *(
+        Row(
+            f"F.max_unpool{k}d(*F.max_pool{k}d({{x}}{{as_{k}d}}, 2, return_indices=True), 2, "
+            f"output_size={{x}}{{as_{k}d}}.shape)",
+            "f",
+            0.3,
+        )
+        for k in _SPATIAL
+    ),
+    *(Row(f"F.fractional_max_pool{k}d({{x}}{{as_{k}d}}, {{fractions_{k}d}})", "f") for k in (2, 3)),
     Row("F.pixel_shuffle({x}{as_2d}.repeat(1, 4, 1, 1), 2)", "fi", 0.6),
     Row("F.pixel_unshuffle({x}{as_2d}.repeat(1, 1, 2, 2), 2)", "fi", 0.6),
     Row("F.channel_shuffle({x}{as_2d}.repeat(1, 2, 1, 1), 2)", "fi", 0.6),
@@ -93,6 +112,8 @@ _LOSSES = (
     Row("F.triplet_margin_with_distance_loss({x}, {like}, {like}, swap={bool})", "f", 0.3),
     Row("F.cosine_similarity({x}, {t}, {dim})", "f", 0.5),
     Row("F.pairwise_distance({x}, {like}{of_distance})", "f", 0.5),
+    Row("F.ctc_loss({x}{as_1d}.log_softmax(-1), {transcripts})", "f", 0.5),
+    Row("F.multilabel_margin_loss({x}.ravel(), {classes_of_all}, reduction='none')", "f", 0.2),
     Row("F.pdist({x}, {positive})", "f", 0.2),
     Row("torch.cdist({x}, {like}, {positive})", "f", 0.2),
 )

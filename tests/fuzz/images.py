@@ -21,14 +21,11 @@ _MORE_MODES = {1: (), 2: ("bicubic", "bicubic"), 3: ()}
 
 
 def _as_image(spatial: int) -> Place:
-    """Lines are rows in memory: torch pools lines as images, whose memory format results keep."""
-
     def place(p: Maker, x: torch.Tensor) -> str:
         missing = spatial + 2 - x.dim()
-        rows = ".contiguous()" if spatial == 1 else ""
         if missing > 0:
-            return f"[{'None, ' * missing}...]{rows}"
-        return (f".flatten(0, {-missing})" if missing else "") + rows
+            return f"[{'None, ' * missing}...]"
+        return f".flatten(0, {-missing})" if missing else ""
 
     return place
 
@@ -167,7 +164,39 @@ def _convolved(spatial: int, transposed: bool) -> Place:
     return place
 
 
+def _fractions(spatial: int) -> Place:
+    """Window and result of a fractional pool, and what its places are drawn from."""
+
+    def place(p: Maker, x: torch.Tensor) -> str:
+        batch, channels, *_ = image_sizes(x, spatial)
+        sizes = [batch, channels, spatial]
+        drawn = torch.tensor([p.rng.uniform(0, 0.99) for _ in range(math.prod(sizes))])
+        samples = p.argument(sizes, x.dtype, drawn.to(x.dtype).reshape(sizes))
+        made = p.rng.randint(1, 3)
+        return f"{p.rng.randint(1, 2)}, output_size={made}, _random_samples={samples}.detach()"
+
+    return place
+
+
 # ---- losses and lookups
+
+
+def _transcripts(p: Maker, x: torch.Tensor) -> str:
+    """Targets of lines [length, batch, classes] and both lengths, for some of which there is no
+    alignment.
+    """
+    length, batch, classes = image_sizes(x, 1)
+    longest = p.rng.randint(1, 3)
+    targets = p.indices(max(classes - 1, 1), [batch, longest])
+    read = torch.full((batch,), length)
+    given = torch.tensor([p.rng.randint(0, longest) for _ in range(batch)], dtype=torch.int64)
+    names = [p.argument([batch], torch.int64, data) for data in (read, given)]
+    options = _options(p, _REDUCED, ("zero_infinity", _SWITCH))
+    return f"{targets} + 1, {', '.join(names)}{options}"
+
+
+def _classes_of_all(p: Maker, x: torch.Tensor) -> str:
+    return _several_classes(p, x.flatten())
 
 
 def _drawn(p: Maker, x: torch.Tensor, sizes: Sequence[int], values: Iterable[float]) -> str:
@@ -252,6 +281,9 @@ IMAGE_PLACES: dict[str, Place] = {
     **{f"sampled_{k}d": _sampled(k) for k in (2, 3)},
     **{f"convolved_{k}d": _convolved(k, False) for k in _SPATIAL},
     **{f"spread_{k}d": _convolved(k, True) for k in _SPATIAL},
+    **{f"fractions_{k}d": _fractions(k) for k in (2, 3)},
+    "transcripts": _transcripts,
+    "classes_of_all": _classes_of_all,
     "unfolded": _unfolded,
     "affine": _affine,
     "weights": _weights,

@@ -31,6 +31,8 @@ _BINARY = (
 )
 _INTEGRAL = ("gcd", "lcm", "bitwise_left_shift", "bitwise_right_shift")
 
+_WRITES = ("scatter", "scatter_add", "index_add", "index_copy")
+
 _POINTWISE = (
     *(Row(f"torch.{name}({{x}})", "ffib", 0.5) for name in _UNARY),
     *(Row(f"torch.special.{name}({{x}})", "ff", 0.2) for name in _SPECIAL),
@@ -48,6 +50,10 @@ _POINTWISE = (
     Row("torch.round({x}, decimals={k})", "f", 0.4),
     Row("torch.nan_to_num({x}, {n}, {n}, {n})", "f", 0.5),
     Row("torch.pow({n}, {x})", "fi", 0.4),
+    Row("torch.float_power({n}, {x})", "fi", 0.3),
+    Row("torch.xlogy({n}, {x})", "fi", 0.3),
+    Row("{x} ** {huge}", "fi", 0.2),
+    Row("F.threshold({x}, {n}, {n})", "fi", 0.2),
     Row("torch.lerp({x}, {t}, 0.25)", "f", 0.4),
     Row("torch.complex({x}, {like})", "f", 0.4),
     Row("torch.polar({x}, {like})", "f", 0.3),
@@ -182,6 +188,11 @@ _VIEWS = (
     Row("torch.full_like({x}, {n}, dtype={dtype})", "ffib", 0.4),
     Row("torch.empty_like({x}).copy_({t_into})", "ffi", 0.5),
     Row("torch.tensor({n})", "ffi", 0.5),
+    Row("torch.tensor({n}, dtype={dtype}) * {x}", "ffi", 0.3),
+    Row("torch.tensor([{n}, {n}], dtype={dtype})", "ffi", 0.3),
+    Row("torch.asarray([{n}], dtype={dtype}) + {x}", "ffi", 0.2),
+    Row("torch.full_like({x}, {n}, dtype={dtype})", "ffi", 0.3),
+    *(Row(f"torch.{name}({{x}}, {{dim_place_source}})", "ffi", 0.4) for name in _WRITES),
     Row("torch.scalar_tensor({n}, dtype={dtype})", "ffi", 0.4),
     Row("torch.linspace({n}, 3, {count})", "f", 0.3),
     Row("torch.eye({count}, {count}, dtype={dtype})", "fi", 0.3),
@@ -261,7 +272,19 @@ def _attended(p: Maker, x: torch.Tensor) -> str:
     )
 
 
+def _dim_place_source(p: Maker, x: torch.Tensor) -> str:
+    """One place or none, and one element or none, with dimensions or without."""
+    dim = p.rng.randrange(x.dim()) if x.dim() else 0
+    count = x.shape[dim] if x.dim() else 1
+    sizes: list[int] = p.rng.choice(([], [1], [0], [1] * x.dim()))
+    source = p.rng.choice((sizes, [], [*x.shape[:dim], 1, *x.shape[dim + 1 :]]))
+    place = torch.full(sizes, p.rng.randrange(max(count, 1)))
+    return f"{dim}, {p.argument(sizes, torch.int64, place)}, {p.argument(source, x.dtype)}"
+
+
 LIBRARY_PLACES: dict[str, Place] = {
+    "dim_place_source": _dim_place_source,
+    "huge": lambda p, x: p.rng.choice(("1e30", "300", "70000.0", "-1e30")),
     "scalar": _scalar,
     "attended": _attended,
     "k_of_x": lambda p, x: p.argument(x.shape, torch.int32),

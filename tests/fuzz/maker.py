@@ -42,6 +42,24 @@ def is_bad_index(error: Exception) -> bool:
     return isinstance(error, IndexError) or "index" in str(error)
 
 
+def _reads_what_it_writes(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an update of the first tensor reads some of its elements for others: torch's result
+    hangs on the order in which it goes through them.
+    """
+    if not tensors:
+        return False
+    target, *others = tensors
+    memory = target.untyped_storage()
+    sharing = [t for t in others if t.untyped_storage().data_ptr() == memory.data_ptr()]
+    if any(t.element_size() != target.element_size() for t in sharing):
+        return True
+    cells = torch.arange(memory.nbytes() // target.element_size())
+    written, *read = (
+        cells.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (target, *sharing)
+    )
+    return any(not torch.equal(written, k) and bool(torch.isin(k, written).any()) for k in read)
+
+
 def _has_moments(t: torch.Tensor) -> bool:
     """Whether squares of its numbers can be added up in their own precision."""
     if kind_of(t.dtype) not in "fc":
@@ -206,11 +224,14 @@ class Maker:
     def _is_defined(self, line: Line) -> bool:
         """Whether no float is converted to an integer that cannot hold it, and no moment taken that
         hangs on the precision or the order of its sums: torch's kernels for a CPU take squares in
-        double precision, those for a GPU and ours do not.
+        double precision, those for a GPU and ours do not. Nor an update that reads what it writes.
         """
         read = [self.space[name] for name in line.reads]
         tensors = [t for t in read if isinstance(t, torch.Tensor)]
         if _MOMENTS.search(line.text) and not all(map(_has_moments, tensors)):
+            return False
+        is_update = line.makes is None or "_(" in line.text
+        if is_update and _reads_what_it_writes(tensors):
             return False
         if _INDEXED.search(line.row):
             return True

@@ -129,3 +129,14 @@ def test_parts_and_predicates(kernels: dict[str, Function], dtype: torch.dtype) 
     assert torch.allclose(size, finite.to(torch.complex128).abs(), rtol=4 * torch.finfo(dtype).eps)
     real, imag = finite.real.contiguous(), finite.imag.contiguous()
     assert torch.equal(kernels[key("complex", dtype)](real, imag), finite)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_log1p_on_the_circle_where_its_terms_cancel(
+    kernels: dict[str, Function], dtype: torch.dtype
+) -> None:
+    """The logarithm of |1 + z| = 1 is 0, to which two terms add up."""
+    angles = torch.linspace(-0.5, 0.5, 4001, dtype=torch.float64)
+    z = torch.expm1(1j * angles).to(dtype)
+    found = kernels[key("log1p", dtype)](z).to(torch.complex128)
+    assert bool((found - 1j * angles).abs().max() < 4 * torch.finfo(dtype).eps)

@@ -18,7 +18,7 @@ one value, which torch refuses.
 *Arguments that Thunder does not know*: variances by `unbiased`, `to` and `copy_` with
 `non_blocking`, copies of numbers, `round_` with `decimals`, dimension 0 of a tensor of none.
 
-*Indexed writes* (`composites/indexing.py`).
+*Indexed writes* (`composites/indexing.py`, `whole_calls.py`).
 
 *Repeats by a tensor, or of no elements* (`composites/gathers.py`).
 
@@ -50,14 +50,7 @@ from thunder_fuser.frontends.thunder.composites.norms import native_batch_norm, 
 from thunder_fuser.frontends.thunder.composites.products import matmul
 from thunder_fuser.frontends.thunder.composites.reductions import total
 from thunder_fuser.frontends.thunder.opaque_calls import call_opaquely, or_opaque
-
-
-def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
-    """A bool tensor to the power of a bool number is bool: True for False, itself for True."""
-    if _is_bool(x) and type(exponent) is bool:
-        union = ltorch.bitwise_or if symbol is ltorch.pow else ltorch.bitwise_or_
-        return union(x, not exponent)
-    return symbol(x, exponent)
+from thunder_fuser.frontends.thunder.whole_calls import WRITES
 
 
 def difference(symbol: Symbol, *operands: Any, **options: Any) -> TensorProxy:
@@ -140,23 +133,19 @@ def _nll_loss(
     floats_alone("nll_loss", input.dtype)
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce, False)
+    target = of_row(input, target)
     return symbol(input, target, weight, ignore_index, of_batches(reduction, target))
+
+
+def of_row(input: TensorProxy, target: TensorProxy) -> TensorProxy:
+    """Return the class of a row without a batch, which torch also takes as one of one element."""
+    is_row = input.ndim == target.ndim == 1 and tuple(target.shape) == (1,)
+    return ltorch.reshape(target, ()) if is_row else target
 
 
 def of_batches(reduction: str, target: TensorProxy) -> str:
     """Return the reduction of a loss: torch adds up that of one class without a batch, from 0."""
     return "sum" if reduction == "none" and not target.ndim else reduction
-
-
-def _written(name: str, symbol: Symbol, x: Any, dim: int, index: Any, *args: Any, **kw: Any) -> Any:
-    """Write in place where a tensor without dimensions stands for one element: Thunder's call takes
-    tensors of one rank, and torch's, as a whole, returns a new tensor.
-    """
-    tensors = [t for t in (index, *args, *kw.values()) if isinstance(t, TensorProxy)]
-    if x.ndim and all(t.ndim == x.ndim for t in tensors):
-        return symbol(x, dim, index, *args, **kw)
-    call = or_opaque(getattr(torch, name), getattr(ltorch, name))
-    return ltorch.copy_(x, call(x, dim, index, *args, **kw))
 
 
 def _mean(
@@ -361,11 +350,7 @@ def _is_bool(x: Any) -> bool:
 AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "to": _to,
     "copy_": _copy,
-    "index_add": indexing.index_add,
-    "index_add_": indexing.index_add,
-    "index_copy_": indexing.copy_at_indices,
-    "pow": _pow,
-    "pow_": _pow,
+    **WRITES,
     "sub": difference,
     "sub_": difference,
     "masked_fill": _masked_fill,
@@ -387,7 +372,6 @@ AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "sum": total,
     "matmul": matmul,
     "nll_loss": _nll_loss,
-    **{f"{name}_": partial(_written, name) for name in ("scatter", "scatter_add", "index_copy")},
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     "batch_norm": _batch_norm,
     "native_batch_norm": lambda symbol, *args: native_batch_norm(

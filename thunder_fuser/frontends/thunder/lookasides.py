@@ -50,6 +50,7 @@ from thunder_fuser.frontends.thunder.as_in_torch import (
     difference,
     floats_alone,
     of_batches,
+    of_row,
 )
 from thunder_fuser.frontends.thunder.autograd.losses import total_weight
 from thunder_fuser.frontends.thunder.autograd.torch_calls import WITH_CONSTANTS, with_constants
@@ -72,6 +73,7 @@ from thunder_fuser.frontends.thunder.torch_functions import (
     registered,
     symbol_of,
 )
+from thunder_fuser.frontends.thunder.whole_calls import whole_calls
 
 _CASTS = {
     "bool": dtypes.bool8,
@@ -140,8 +142,10 @@ def lookasides() -> dict[Function, Function]:
     for name in WITH_CONSTANTS:
         for theirs, symbol in registered(name):
             found[theirs] = found[symbol] = partial(with_constants, symbol)
+    found.update(whole_calls())
     found.update(CREATION)
     found[torch.nn.functional.ctc_loss] = _ctc_loss
+    found[torch.ctc_loss] = _ctc_loss_by_number
     found[torch.gradient] = _differences
     for theirs, symbol in registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
@@ -185,6 +189,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
         TensorProxy.__getitem__: lambda x, key: ltorch.getitem(x, in_range(x, key)),
         TensorProxy.__pow__: found[ltorch.pow],
         TensorProxy.__ipow__: found[ltorch.pow_],
+        TensorProxy.__rpow__: lambda x, base: found[ltorch.pow](base, x),
         TensorProxy.__matmul__: found[ltorch.matmul],
         TensorProxy.__sub__: found[ltorch.sub],
         TensorProxy.__rsub__: lambda x, other: difference(ltorch.sub, other, x),
@@ -310,6 +315,21 @@ def _ctc_loss(*args: Any, **kwargs: Any) -> TensorProxy:
     return loss
 
 
+def _ctc_loss_by_number(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> TensorProxy:
+    """`torch.ctc_loss`, whose reductions are numbers."""
+    name = {0: "none", 1: "mean", 2: "sum"}[reduction]
+    lengths = input_lengths, target_lengths
+    return _ctc_loss(log_probs, targets, *lengths, blank, name, zero_infinity)
+
+
 def _differences(input: Any, *, spacing: Any = 1, **options: Any) -> Sequence[TensorProxy]:
     """`torch.gradient`. A spacing in a tensor is a number that torch reads, and divides by."""
     is_read = isinstance(spacing, TensorProxy) and not spacing.ndim
@@ -334,6 +354,8 @@ def _cross_entropy(
     floats_alone("cross_entropy", input.dtype)
     if size_average is not None or reduce is not None:
         reduction = legacy_get_string(size_average, reduce)
+    if dtypes.is_exact_dtype(target.dtype):
+        target = of_row(input, target)
     reduction = of_batches(reduction, target)
     options = (None, ignore_index, None, reduction)
     are_classes = input.shape != target.shape

@@ -61,11 +61,25 @@ def in_dtype_of(number: Any, x: Any) -> Any:
     """Round a number, or a 0-dim tensor, to the dtype of a 16-bit floating-point tensor."""
     if not isinstance(x, TensorProxy) or dtypes.to_strong_dtype(x.dtype) not in _HALVES:
         return number
-    if type(number) is float:
-        return rounded_number(number, dtypes.to_torch_dtype(x.dtype))
+    if type(number) in (int, float):
+        return rounded_number(float(number), dtypes.to_torch_dtype(x.dtype))
     if isinstance(number, TensorProxy) and number.ndim == 0 < x.ndim and number.dtype != x.dtype:
         return ltorch.to(number, x.dtype) if dtypes.is_float_dtype(number.dtype) else number
     return number
+
+
+def power(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
+    """Round a base, and refuse an exponent that integers or 16-bit floats do not hold. A bool
+    tensor to the power of a bool number is bool: True for False, itself for True.
+    """
+    is_tensor = isinstance(x, TensorProxy)
+    if is_tensor and type(exponent) is bool and dtypes.is_boolean_dtype(x.dtype):
+        union = ltorch.bitwise_or if symbol is ltorch.pow else ltorch.bitwise_or_
+        return union(x, not exponent)
+    of_integers = is_tensor and dtypes.is_exact_dtype(x.dtype) and type(exponent) is int
+    if of_integers or (is_tensor and dtypes.to_strong_dtype(x.dtype) in _HALVES):
+        _EXPONENT.check((x, exponent), {})
+    return symbol(in_dtype_of(x, exponent), exponent)
 
 
 def floor_divide(symbol: Symbol, x: Any, divisor: Any) -> TensorProxy:
@@ -138,6 +152,7 @@ REPLACED: Mapping[str, Function] = MappingProxyType(
         **dict.fromkeys(("div", "div_"), divided),
         **dict.fromkeys(("fmod", "remainder"), quotient_in_dtype),
         **dict.fromkeys(("addcmul", "addcdiv"), in_common_dtype),
+        **dict.fromkeys(("pow", "pow_"), power),
         "threshold": threshold,
         "hardtanh": hardtanh,
     }
@@ -156,12 +171,14 @@ class _Numbers:
               but CPUs
     promotes  a float with a tensor of integers makes the result a float
     tensors   first and last position, exclusive, of the tensors whose dtype counts
+    stored    those that are results, which 16-bit floats must hold on every device
     """
 
     places: Mapping[str, int | None]
     computes: tuple[bool, bool] = (True, True)
     promotes: bool = True
     tensors: tuple[int, int] = (0, 1)
+    stored: tuple[str, ...] = ()
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise torch's RuntimeError for a number that does not fit."""
@@ -189,7 +206,8 @@ class _Numbers:
                     f"number, got {number}"
                 )
             common = torch.get_default_dtype() if self.promotes else common
-        if self.computes[not on_cpu] and common in (torch.float16, torch.bfloat16):
+        computes = self.computes[not on_cpu] and name not in self.stored
+        if computes and common in (torch.float16, torch.bfloat16):
             common = torch.float32
         # torch itself knows what fits; `fill_` would round a number to the dtype of 16-bit floats.
         one = torch.zeros(1, dtype=common, device="cpu")
@@ -208,6 +226,8 @@ def _computed(**places: int | None) -> _Numbers:
     return _Numbers(places)
 
 
+_EXPONENT = _Numbers({"exponent": 1}, computes=(False, False))
+_THRESHOLD = _Numbers({"threshold": 1, "value": 2}, (True, False), stored=("value",))
 _TERMS = _Numbers({"alpha": None}, (False, True), tensors=(0, 2))
 _CHECKED: Mapping[str, _Numbers] = MappingProxyType(
     {
@@ -223,7 +243,7 @@ _CHECKED: Mapping[str, _Numbers] = MappingProxyType(
         "nn.functional.celu": _computed(alpha=1),
         "nn.functional.leaky_relu": _computed(negative_slope=1),
         "nn.functional.softplus": _computed(beta=1, threshold=2),
-        "nn.functional.threshold": _computed(threshold=1, value=2),
+        **dict.fromkeys(("nn.functional.threshold", "nn.functional.threshold_"), _THRESHOLD),
         **dict.fromkeys(
             ("addcmul", "addcmul_", "addcdiv", "addcdiv_"),
             _Numbers({"value": None}, tensors=(0, 3)),
@@ -241,6 +261,8 @@ def checked_calls() -> Iterator[tuple[Function, Callable[[Function], Function]]]
         for theirs, symbol in named(path):
             yield from ((call, functools.partial(_refusing, numbers)) for call in (theirs, symbol))
     yield TensorProxy.__setitem__, functools.partial(_refusing, _computed(value=2))
+    for theirs, symbol in named("nn.functional.softshrink"):
+        yield from ((call, _of_shrinking) for call in (theirs, symbol))
     for name in _ARITHMETIC:
         yield from ((call, _of_64_bits) for call in _calls(name))
     for name in ("add", "sub"):
@@ -283,6 +305,24 @@ def _refusing(numbers: _Numbers, function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         numbers.check(args, kwargs)
         return function(*args, **kwargs)
+
+    call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
+    return call
+
+
+def _of_shrinking(function: Function) -> Function:
+    """Make a call refuse what torch does not shrink by."""
+
+    def call(input: Any, lambd: Any = 0.5) -> Any:
+        if isinstance(input, TensorProxy) and dtypes.is_float_dtype(input.dtype):
+            dtype = dtypes.to_torch_dtype(input.dtype)
+            most = torch.finfo(dtype).max
+            if isinstance(lambd, int | float) and not 0 <= lambd <= most:
+                raise RuntimeError(
+                    f"softshrink: expected a lambda in the range [0, {most:g}] for {dtype}, got "
+                    f"{lambd}"
+                )
+        return function(input, lambd)
 
     call.__wrapped__ = function  # type: ignore[attr-defined]  # what has the signature
     return call

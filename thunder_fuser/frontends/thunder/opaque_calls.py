@@ -190,14 +190,30 @@ def or_opaque(function: Function, symbol: Function) -> Function:
         except Exception as refusal:
             if not _takes_tensors(args, kwargs):
                 raise
-            try:
-                with unrecorded_if_it_raises(), unlogged():
-                    return call_opaquely(checked(function), function.__name__, args, kwargs)
-            except NotImplementedError as error:
-                cause = error.__cause__
-                raise refusal if cause is None or type(cause) in _OF_TRACING else cause from None
+            return _in_one_call(function, args, kwargs, refusal)
 
     return call
+
+
+def in_torch(function: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Record an opaque call of a torch function that only computes tensors, and return its results;
+    errors of its arguments are torch's.
+    """
+    return _in_one_call(function, args, kwargs, None)
+
+
+def _in_one_call(
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], refusal: Exception | None
+) -> Any:
+    """`refusal`: the error where torch raises none, or the function is not pure."""
+    try:
+        with unrecorded_if_it_raises(), unlogged():
+            return call_opaquely(checked(function), function.__name__, args, kwargs)
+    except NotImplementedError as error:
+        found: BaseException = error if refusal is None else refusal
+        if error.__cause__ is not None and type(error.__cause__) not in _OF_TRACING:
+            found = error.__cause__
+        raise found from None
 
 
 def _takes_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

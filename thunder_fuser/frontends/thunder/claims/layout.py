@@ -34,9 +34,13 @@ def in_format_of(b: FusionBuilder, x: TensorView, source: TensorView) -> TensorV
     """Return `x` with its channels last if those of `source` are, else row-major.
 
     A cat has one of these formats, which a pad keeps, and a slice has the strides of the whole.
+    Torch takes lines of a batch for images of one row.
     """
     if x.rank != source.rank or 0 in (*x.sizes, *source.sizes):
         return x
+    if x.rank == 3:
+        images = (b.reshape(t, [*t.sizes[:2], 1, t.sizes[2]]) for t in (x, source))
+        return b.squeeze(in_format_of(b, *images), [2])
     pairs = list(zip(x.sizes, source.sizes, strict=True))
     widths = [width for n, m in reversed(pairs) for width in (0, max(n - m, 0))]
     padded = b.pad(b.cat([source]), widths)

@@ -85,16 +85,30 @@ def _tensor(data: Any, **options: Any) -> TensorProxy:
             "tensor(.., requires_grad=True): a trace makes no leaves; make it outside of the "
             "compiled function, and pass it as an argument"
         )
-    if not any(isinstance(x, NumberProxy | TensorProxy) for x in leaves):
-        return ltorch.tensor(data, **options)
     kept = _known("tensor", options)
+    if not any(isinstance(x, NumberProxy | TensorProxy) for x in leaves):
+        if (dtype := kept.get("dtype")) is not None:
+            data = _numbers_as_stored(data, dtypes.to_torch_dtype(dtypes.to_dtype(dtype)))
+        return ltorch.tensor(data, **options)
     if kept.get("dtype") is None:
         kept["dtype"] = reduce(torch.promote_types, map(_type_of, leaves))
     if isinstance(data, TensorProxy):
         return ltorch.to(constant(data), **kept)
     if isinstance(data, list):
         return ltorch.stack([_tensor(_item(x), **kept) for x in data])
-    return ltorch.full((), data, **kept)
+    # A number that is not known yet: what a dtype does not hold is cut off, by a cast.
+    return ltorch.to(ltorch.full((), data, device=kept.get("device")), kept["dtype"])
+
+
+def _numbers_as_stored(data: Any, dtype: torch.dtype) -> Any:
+    """Return numbers, or lists of such, as a new tensor of integers or bools stores them, and their
+    real parts for one of floats. Raises torch's error for a number that does not fit.
+    """
+    stored = torch.tensor(data, dtype=dtype, device="cpu")
+    if dtype.is_complex:
+        return data
+    has_parts = any(isinstance(x, complex | numpy.complexfloating) for x in _leaves(data))
+    return stored.tolist() if has_parts or not dtype.is_floating_point else data
 
 
 _SEQUENCES = (list, tuple, range, deque)
@@ -137,6 +151,17 @@ def _type_of(x: Any) -> torch.dtype:
         return dtypes.to_torch_dtype(x.dtype)
     kind = x.python_type if isinstance(x, NumberProxy) else type(x)
     return torch.tensor(kind(0)).dtype
+
+
+def _as_array(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None, requires_grad: Any = False
+) -> TensorProxy:
+    """As `torch.as_tensor`, or as `torch.tensor`, which always copies."""
+    if not copy and not requires_grad:
+        return _as_tensor(obj, dtype, device)
+    if isinstance(obj, TensorProxy) and not requires_grad:
+        return ltorch.clone(_as_tensor(obj, dtype, device))
+    return _tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> TensorProxy:
@@ -234,6 +259,8 @@ def as_stored(number: Any, dtype: Any, *, alone: bool = False) -> Any:
     stored = None if dtype is None else dtypes.to_torch_dtype(dtypes.to_dtype(dtype))
     given = torch.full((1 if alone else 2,), number, dtype=stored, device="cpu")
     is_exact = not (given.is_floating_point() or given.is_complex())
+    if type(number) is complex and given.is_floating_point():
+        return number.real
     return given[0].item() if is_exact else number
 
 
@@ -247,6 +274,7 @@ def _known(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 CREATION: Mapping[Callable[..., Any], Callable[..., TensorProxy]] = {
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
+    torch.asarray: _as_array,
     **dict.fromkeys((torch.clone, torch.Tensor.clone, ltorch.clone), _clone),
     torch.eye: _eye,
     torch.linspace: _linspace,

@@ -5,8 +5,7 @@ A kernel would then see another value for an index below -size, and an index tha
 its own dimension may be in range after flattening. Thunder takes bools in a list for the indices 0
 and 1, and refuses slices that begin or end before the first element, as `x[-512:]` of a short `x`.
 
-Indexed writes with arguments that Thunder does not know: `index_add` with `alpha`, `index_put` with
-masks.
+`index_put` with masks, which Thunder does not know.
 """
 
 from __future__ import annotations
@@ -159,35 +158,6 @@ def _check(index: Sequence[int], dim: int, size: int) -> None:
     for n in index:
         if not -size <= n < size:
             raise IndexError(f"index {n} is out of bounds for dimension {dim} with size {size}")
-
-
-def index_add(
-    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy, *, alpha: Any = 1
-) -> TensorProxy:
-    """Take `alpha`, a factor of the source, and a tensor of no dimensions as one of one element."""
-    added = source if alpha == 1 else ltorch.mul(source, alpha)
-    if x.ndim:
-        return symbol(x, dim, index, added)
-    found = _in_row(ltorch.index_add, x, dim, index, added)
-    return ltorch.copy_(x, found) if symbol is ltorch.index_add_ else found
-
-
-def copy_at_indices(
-    symbol: Symbol, x: Any, dim: int, index: Any, source: TensorProxy
-) -> TensorProxy:
-    """Take a tensor of no dimensions as one of one element, for `index_copy_`."""
-    if x.ndim:
-        return symbol(x, dim, index, source)
-    return ltorch.copy_(x, _in_row(ltorch.index_copy, x, dim, index, source))
-
-
-def _in_row(
-    symbol: Symbol, x: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy
-) -> TensorProxy:
-    """Write to a tensor of no dimensions as to one of one element."""
-    row, places, values = (ltorch.reshape(t, (-1,)) for t in (x, index, source))
-    found: TensorProxy = ltorch.squeeze(symbol(row, dim, places, values), 0)
-    return found
 
 
 def index_put(

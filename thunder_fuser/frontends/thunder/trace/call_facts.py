@@ -111,6 +111,32 @@ IN_FORMAT = frozenset(
 )
 """Calls whose result has other sizes than their operand, whose memory format it has."""
 
+
+_INTERPOLATIONS = frozenset(
+    {"torch.nn.functional.interpolate", *(symbol.id for symbol in interpolation.GATHERED.values())}
+)
+
+
+def keeps_format(bsym: BoundSymbol) -> bool:
+    """True for such a call; not for interpolations of lines."""
+    return (bsym.sym.id in IN_FORMAT and not interpolates_lines(bsym)) or keeps_format_on_cpus(bsym)
+
+
+def interpolates_lines(bsym: BoundSymbol) -> bool:
+    """True for an interpolation along one dimension, whose result is row-major."""
+    return bsym.sym.id in _INTERPOLATIONS and bsym.flat_proxy_outs[0].ndim == 3
+
+
+def may_have_rows(bsym: BoundSymbol) -> bool:
+    """True for maxima of lines on a CPU: if autograd does not ask for their places, torch has a
+    kernel of its own for these, which makes rows.
+    """
+    if bsym.sym not in (pools.LARGEST[1], pools.OTHERS[1]):
+        return False
+    best, *places = bsym.flat_proxy_outs
+    return not places and best.device.type == "cpu"
+
+
 _IN_FORMAT_ON_CPUS = (
     movement.PIXEL_SHUFFLE,
     movement.PIXEL_UNSHUFFLE,

@@ -18,16 +18,18 @@ from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.frontends.thunder.autograd.gradient_flags import requiring_gradients
 from thunder_fuser.frontends.thunder.claims.claim import InFormatOf, LiesAs
 from thunder_fuser.frontends.thunder.composites import movement, norms
 from thunder_fuser.frontends.thunder.remembered import look_through, relabelled
 from thunder_fuser.frontends.thunder.trace.call_facts import (
     IN_ANOTHER_ORDER,
-    IN_FORMAT,
     ROW_MAJOR,
     ROW_MAJOR_UNLESS_CHANNELS,
     gives_new_memory,
-    keeps_format_on_cpus,
+    interpolates_lines,
+    keeps_format,
+    may_have_rows,
     raises_number,
     rounds_each_step,
     saved_by_torch,
@@ -76,6 +78,8 @@ class Recorded:
         self._row_major: set[str] = set()
         self._channels_last: set[str] = set()
         self._leaders: dict[str, LiesAs | InFormatOf] = {}
+        rows = [b for b in traces[0].bound_symbols if may_have_rows(b)]
+        self._differentiated = requiring_gradients(traces[0].bound_symbols) if rows else frozenset()
         for bsym in traces[0].bound_symbols:
             # Not of calls that a grad transform records again: those are parts of the user's.
             self._results.update(p.name for p in bsym.flat_proxy_outs)
@@ -126,15 +130,23 @@ class Recorded:
         if bsym.sym.id in ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
             (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
-        elif bsym.sym.id in ROW_MAJOR or raises_number(bsym):
+        elif (
+            bsym.sym.id in ROW_MAJOR
+            or raises_number(bsym)
+            or interpolates_lines(bsym)
+            or self._has_rows(bsym)
+        ):
             self._row_major.update(results)
         read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
         if bsym.sym.id in IN_ANOTHER_ORDER or bsym.kwargs.get("rounding_mode") is not None:
             self._leaders.update(dict.fromkeys(results, LiesAs(read)))
-        elif read and (bsym.sym.id in IN_FORMAT or keeps_format_on_cpus(bsym)):
+        elif read and keeps_format(bsym) and not self._has_rows(bsym):
             self._leaders.update(dict.fromkeys(results, InFormatOf(read[0])))
         elif bsym.sym is movement.SLICE_SCATTER:
             self._leaders.update(dict.fromkeys(results, LiesAs(read[:1])))
+
+    def _has_rows(self, bsym: BoundSymbol) -> bool:
+        return may_have_rows(bsym) and bsym.flat_proxy_outs[0].name not in self._differentiated
 
     def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
         """Yield positions in `symbols` of the definitions of these symbols' results."""

@@ -43,6 +43,9 @@ def _decides_size(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     """True for functions whose results have such a size with some arguments only."""
     if fn is torch.where:  # With a condition alone it returns the places where that is true.
         return len(args) + len(kwargs) == 1
+    if fn is torch.nn.functional.one_hot:
+        classes = unwrap(kwargs.get("num_classes", args[1] if len(args) > 1 else -1))
+        return isinstance(classes, int) and classes == -1
     if fn in (torch.tensor_split, torch.Tensor.tensor_split):
         return any(isinstance(unwrap(x), TensorProxy) for x in (*args[1:], *kwargs.values()))
     tensors = [unwrap(x) for x in (*args, *kwargs.values())] if fn is torch.arange else []

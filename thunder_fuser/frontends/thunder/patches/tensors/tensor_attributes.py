@@ -61,7 +61,9 @@ def _where(self: Any, condition: Any, other: Any) -> Any:
 
 def _fill(self: Any, value: Any) -> Any:
     known("fill_")
-    return self.copy_(torch.full_like(self, value) if isinstance(value, int | float) else value)
+    return self.copy_(
+        torch.full_like(self, value) if isinstance(value, int | float | complex) else value
+    )
 
 
 def _new(self: Any, *data: Any, device: Any = None) -> Any:
