@@ -44,7 +44,7 @@ def test_each_place_is_read_once_and_each_object_checked_once() -> None:
     found = statements(compiled)
     reads = [line for line in found if re.fullmatch(r"\w+(\.\w+|\[[^\]]+\])", line)]
     assert [line for line, count in Counter(reads).items() if count > 1] == []
-    checked = Counter(re.findall(r"^check_value\((\w+),", "\n".join(found), re.MULTILINE))
+    checked = Counter(re.findall(r"check_object\((\w+),", "\n".join(found), re.MULTILINE))
     assert checked
     assert max(checked.values()) == 1
     assert not any(line.startswith(("check_number", "check_string")) for line in found)

@@ -38,7 +38,6 @@ from thunder.core.interpreter import (
 )
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.executors.pythonex import ex
 from torch.nn import Module
@@ -75,7 +74,8 @@ _OUTERMOST = len(("root", "forward", "__func__"))
 _OF_THE_TRACE = (Proxy, dtypes.dtype, devices.Device)
 
 
-def _check(given: Any, expected: Expected, /) -> None:
+def check(given: Any, expected: Expected, /) -> None:
+    """Raise RuntimeError for a value that a program is not compiled for."""
     if not expected.holds(given):
         raise RuntimeError(f"Expected {expected}, of the value compiled for, got {given}")
 
@@ -84,7 +84,7 @@ CHECK = "check_value"
 _check_symbol = ex.register_operator(
     CHECK,
     meta=lambda given, expected, /: None,
-    fn=_check,
+    fn=check,
     tags=[OpTags.DONT_DCE],
 )
 _seen: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()
@@ -202,11 +202,6 @@ def add_guard(place: ProvenanceRecord, expected: Expected) -> None:
 def add_guard_of(value: Proxy, expected: Expected) -> None:
     """Guard what a proxy of the trace stands for."""
     jit_ext.get_jit_ctx().add_constraint((_check_symbol, value, expected))
-
-
-def check_of(value: Proxy, expected: Expected) -> BoundSymbol:
-    """Return the statement of a prologue that checks what a proxy stands for."""
-    return _check_symbol.bind(value, expected, output=None)
 
 
 def is_of_caller(value: Any) -> bool:
