@@ -101,3 +101,18 @@ def test_symbolic_numbers_are_inputs() -> None:
         x = torch.randn(3)
         torch.testing.assert_close(compiled(x, scale), x * scale)
     assert thunder.cache_misses(compiled) == 1
+
+
+def test_arguments_have_names_of_builtins() -> None:
+    options = SimpleNamespace(scale=2.0, index=3, act="none")
+
+    def f(type: Tensor, int: Tensor, str: Tensor, float: Tensor, getattr: Tensor) -> Tensor:
+        y = type * int * options.scale + str * float * options.index
+        return y if options.act == "none" else y * getattr
+
+    compiled = jit(f)
+    x = [torch.randn(3) for _ in range(5)]
+    for act in ("none", "times", "none"):
+        options.act = act
+        torch.testing.assert_close(compiled(*x), f(*x))
+    assert thunder.cache_misses(compiled) == 2

@@ -5,7 +5,7 @@ tensor and presence of a name: for a Llama model of four layers 1,800 statements
 of a call. Here, for functions compiled with this executor, a prologue reads each place once, and
 one statement per object compares what is constant in the program, without a call:
 
-    if not (m5.training is True and type(_found := m5.n) is int and _found == 3): check_object(..)
+    if not (m5.training is True and m5.name.__class__ is ''.__class__ and ..): check_object(m5, ..)
 
 The function that is called then raises, with what was expected.
 """
@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from keyword import iskeyword
+from operator import getitem
 from typing import Any
 
 import thunder
@@ -23,7 +24,7 @@ import torch
 from thunder.core import prims
 from thunder.core.codeutils import prettyprint
 from thunder.core.prims import OpTags, PrimIDs
-from thunder.core.proxies import Proxy, variableify
+from thunder.core.proxies import AnyProxy, Proxy, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.executors.pythonex import ex
@@ -38,18 +39,20 @@ _OF_CONSTANTS = (
     PrimIDs.CHECK_LITERAL_LIKE,
 )
 _KEY = "dictionary_key"
+_FOUND = "_thunder_fuser_found"
+_TEXTS = {int: "(0).__class__", float: "(0.0).__class__", str: "''.__class__"}
 
 
 class _Constant(Expected):
-    """A constant at a place of an object, by `getter(key)`, as of the first call."""
+    """A constant of an object, by `getter(object, key)`."""
 
     def __init__(self, getter: Any, key: Any, value: Any) -> None:
         super().__init__(value)
-        self.text = f".{key}" if getter is attrgetter else f"[{key!r}]"
-        self.read = getter(key)
+        self.getter, self.key = getter, key
+        self.text = f".{key}" if getter is getattr else f"[{key!r}]"
 
     def holds(self, given: Any) -> bool:
-        return super().holds(self.read(given))
+        return super().holds(self.getter(given, self.key))
 
     def condition(self, name: str) -> str | None:
         """Return an expression that is true if this holds of the object by a name in a prologue;
@@ -58,10 +61,11 @@ class _Constant(Expected):
         place = f"{name}{self.text}"
         if isinstance(self.value, bool):
             return f"{place} is {self.value}"
-        if type(self.value) not in (int, float, str) or self.value in (math.inf, -math.inf):
+        if type(self.value) not in _TEXTS or self.value in (math.inf, -math.inf):
             return None
-        kind = type(self.value).__name__
-        return f"type(_found := {place}) is {kind} and _found == {self.value!r}"
+        # By no name of a builtin, as arguments may have it.
+        kind = _TEXTS[type(self.value)]
+        return f"({_FOUND} := {place}).__class__ is {kind} and {_FOUND} == {self.value!r}"
 
     def __repr__(self) -> str:
         return f"{self.text} = {self.value!r}"
@@ -139,6 +143,16 @@ _check_object = ex.register_operator(
 )
 
 
+_attribute = ex.register_operator(
+    "attribute", meta=lambda held, name, /: AnyProxy(None), fn=getattr, tags=[OpTags.DONT_DCE]
+)
+"""`getattr` where a name is none that Python code can have."""
+
+
+def _is_name(key: str) -> bool:
+    return key.isidentifier() and not iskeyword(key)
+
+
 def combined(prologue: TraceCtx) -> TraceCtx:
     """Return the prologue that reads each place once, with one check for each object."""
     found = from_trace(prologue)
@@ -155,6 +169,8 @@ def _read_once(symbols: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     returned = {proxy.name for proxy in symbols[-1].flat_proxy_args}
     for symbol in symbols:
         symbol = symbol.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else symbol
+        if symbol.sym is prims.unpack_attr and not _is_name(symbol.args[1]):
+            symbol = _attribute.bind(*symbol.args, output=symbol.output)
         place = _place(symbol)
         if place is not None and symbol.output.name not in returned:
             if place in known:
@@ -228,7 +244,7 @@ def _place_of_constant(
     owner, key = reader.args
     if reader.sym.id is PrimIDs.UNPACK_SUBMODULE or isinstance(key, Proxy):
         return None
-    return owner, attrgetter if reader.sym is prims.unpack_attr else itemgetter, key
+    return owner, getattr if reader.sym is prims.unpack_attr else getitem, key
 
 
 def _live(symbols: Sequence[BoundSymbol]) -> list[BoundSymbol]:

@@ -7,8 +7,7 @@ operands and of the tensors that it reads from outside, which torch maps (`opaqu
 
 Results that torch returns as views of an operand are copies. A function that updates a tensor or
 container from outside raises, and so does, in a program with gradients, one that updates any tensor
-or ends gradients (`x.detach()`). For
-functions compiled with this executor.
+or ends gradients (`x.detach()`). For functions compiled with this executor.
 """
 
 from __future__ import annotations
