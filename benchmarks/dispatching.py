@@ -35,7 +35,7 @@ _NOTE = (
     "numbers and parameters."
 )
 _KERNELS = 11
-_MODEL = Sizes(layers=8, width=16, heads=4, length=4, hidden=16, classes=16, batch=1)
+_MODEL = Sizes(layers=4, width=16, heads=4, length=4, hidden=16, classes=16, batch=1)
 _COLUMNS = (
     Column("region", "region"),
     Column("called", "called"),

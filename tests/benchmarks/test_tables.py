@@ -71,9 +71,10 @@ def test_the_command_measures_prints_and_writes(
     assert speed["rows"][0]["bytes"] == 3 * rows * columns * 2
     alone = "thunder_fuser, the fusion alone"
     called = ["torch", alone, f"{alone}, above the launch", "thunder_fuser"]
-    regions = ["4 inputs, 2 outputs", "12 inputs, 2 outputs", "11 kernels"]
-    assert [row["called"] for row in dispatch["rows"]] == [*called, *called, *called[:3]]
+    whole = ["torch", "thunder_fuser"]
+    assert [row["called"] for row in dispatch["rows"]] == [*called, *called, *called[:3], *whole]
     regions = {"4 inputs, 2 outputs": 4, "12 inputs, 2 outputs": 4, "11 kernels": 3}
+    regions["Llama, 4 layers"] = 2
     assert Counter(row["region"] for row in dispatch["rows"]) == regions
 
 
