@@ -143,6 +143,29 @@ def test_odd_shapes_of_indices() -> None:
     check(PROGRAMS["gather"][0], torch.zeros(0, 3, dtype=torch.int64), table())
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, k, index: x[k, ..., index],
+        lambda x, k, index: x[k - 3, :, index],
+        lambda x, k, index: x[index, :, k],
+        lambda x, k, index: x[:, None, k, index],
+        lambda x, k, index: x[k, :, [1, 0]],
+        lambda x, k, index: x[k, 1:, torch.stack((index, index))] * 2,
+    ],
+)
+def test_a_tensor_without_dimensions_selects_before_other_indices(read: Any) -> None:
+    x, y = (torch.arange(24.0).reshape(3, 2, 4).requires_grad_() for _ in range(2))
+    for k, index in ((1, [1]), (0, [0, 1, 1])):
+        indices = torch.tensor(k), torch.tensor(index)
+        found, expected = jit(read)(x, *indices), read(y, *indices)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        weights = torch.rand_like(expected)
+        (found * weights).sum().backward()
+        (expected * weights).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
 def test_an_index_of_another_dtype_stays_with_torch() -> None:
     compiled = jit(lambda i, w: w[i] * 2)
     w = table()

@@ -57,7 +57,7 @@ from thunder_fuser.frontends.thunder.autograd.torch_calls import WITH_CONSTANTS,
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.composites.creation import CREATION, new_full
-from thunder_fuser.frontends.thunder.composites.indexing import in_range
+from thunder_fuser.frontends.thunder.composites.indexing import getitem
 from thunder_fuser.frontends.thunder.composites.losses import cross_entropy_of_probabilities
 from thunder_fuser.frontends.thunder.numbers import (
     checked_calls,
@@ -186,7 +186,7 @@ def _of_proxies(found: Mapping[Function, Function]) -> dict[Function, Function]:
     """
     return {
         TensorProxy.float: partial(_cast, dtypes.float32),
-        TensorProxy.__getitem__: lambda x, key: ltorch.getitem(x, in_range(x, key)),
+        TensorProxy.__getitem__: getitem,
         TensorProxy.__pow__: found[ltorch.pow],
         TensorProxy.__ipow__: found[ltorch.pow_],
         TensorProxy.__rpow__: lambda x, base: found[ltorch.pow](base, x),

@@ -4,6 +4,7 @@ Thunder adds the size to negative indices, and flattens the indices of several d
 A kernel would then see another value for an index below -size, and an index that is out of range in
 its own dimension may be in range after flattening. Thunder takes bools in a list for the indices 0
 and 1, and refuses slices that begin or end before the first element, as `x[-512:]` of a short `x`.
+It puts the dimensions of indices elsewhere than torch where one of them has none.
 
 `index_put` with masks, which Thunder does not know.
 """
@@ -59,6 +60,35 @@ def in_range(x: Any, key: Any) -> Any:
             # Thunder will add the size again.
             entries[k] = ltorch.where(index < -size, index - size, index)
     return tuple(entries) if isinstance(key, tuple) else entries[0]
+
+
+def getitem(x: Any, key: Any) -> Any:
+    """Return `x[key]`. Torch selects by a tensor without dimensions as by a number, before it looks
+    where the dimensions of other indices go: `x[k, :, index]` has those of `index` last.
+    """
+    if isinstance(key, tuple) and isinstance(x, TensorProxy):
+        indices = [k for k, e in enumerate(key) if isinstance(e, (TensorProxy, list))]
+        numbers = [k for k in indices if _is_number(key[k])]
+        are_apart = bool(indices) and indices[-1] - indices[0] >= len(indices)
+        are_integers = all(map(_has_integers, (key[k] for k in indices)))
+        if are_apart and are_integers and len(numbers) < len(indices):
+            entries = list(key)
+            for k in numbers:
+                rows = (slice(None),) * _dimension(x, entries, k)
+                x = getitem(x, (*rows, ltorch.reshape(entries[k], (1,))))
+                entries[k] = 0
+            key = tuple(entries)
+    return ltorch.getitem(x, in_range(x, key))
+
+
+def _is_number(entry: Any) -> bool:
+    return isinstance(entry, TensorProxy) and not entry.ndim and entry.dtype in _INDICES
+
+
+def _has_integers(entry: Any) -> bool:
+    if isinstance(entry, TensorProxy):
+        return entry.dtype in _INDICES
+    return all(type(n) is int for n in entry)
 
 
 def _of_arrays(key: Any) -> Any:
