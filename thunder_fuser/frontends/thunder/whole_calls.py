@@ -61,11 +61,8 @@ def _multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> TensorProxy:
-    if size_average is not None or reduce is not None:
-        reduction = legacy_get_string(size_average, reduce)
-    is_row = reduction == "none" and not target.ndim
-    # Of one row all reductions are the same, but for its sizes.
-    return symbol(input, target, p, margin, weight, reduction="sum" if is_row else reduction)
+    reduction = _reduction(not target.ndim, size_average, reduce, reduction)
+    return symbol(input, target, p, margin, weight, reduction=reduction)
 
 
 def _multilabel_margin_loss(
@@ -76,10 +73,17 @@ def _multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> TensorProxy:
+    reduction = _reduction(input.ndim < 2, size_average, reduce, reduction)
+    return symbol(input, target, reduction=reduction)
+
+
+def _reduction(is_row: bool, size_average: bool | None, reduce: bool | None, name: str) -> str:
+    """Return the name of a reduction, also by torch's older options. Of one row all are the same,
+    but for the sizes that torch gives it without any.
+    """
     if size_average is not None or reduce is not None:
-        reduction = legacy_get_string(size_average, reduce)
-    is_row = reduction == "none" and input.ndim < 2
-    return symbol(input, target, reduction="sum" if is_row else reduction)
+        name = legacy_get_string(size_average, reduce)
+    return "sum" if is_row and name == "none" else name
 
 
 def _fractional_pool(

@@ -127,8 +127,9 @@ def _run(
     **kwargs: Any,
 ) -> Any:
     """Run a function; one that is a method of its first argument is guarded by the class."""
-    if args and is_patched():
-        held, function = unwrap(args[0]), unwrap(wrapped)
+    function = unwrap(wrapped)
+    if args and is_patched() and not is_constant(function.__module__):
+        held = unwrap(args[0])
         for kind in (type(held), *((held,) if isinstance(held, type) else ())):
             if (found := _method_of(kind, function)) is not None:
                 _guard_name(*found)
