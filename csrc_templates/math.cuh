@@ -299,8 +299,8 @@ template <class T>
 TF_DEVICE T fmod(T a, T b) {
   return T(a % harmless_divisor(b));
 }
-TF_DEVICE float fmod(float a, float b) { return ::fmodf(a, b); }
-TF_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
+TF_DEVICE float fmod(float a, float b) { return native::fmod(a, b); }
+TF_DEVICE double fmod(double a, double b) { return native::fmod(a, b); }
 template <class T>
 TF_DEVICE T mod(T a, T b) {
   return fmod(a, b);

@@ -100,6 +100,8 @@ TF_DEVICE float atanh(float x) { return __fadd_rn(::atanhf(x), -0.0f); }
 TF_DEVICE double atanh(double x) { return ::atanh(x); }
 TF_DEVICE float erfinv(float x) { return ::erfinvf(x); }
 TF_DEVICE double erfinv(double x) { return __dadd_rn(::erfinv(x), -0.0); }
+TF_DEVICE float fmod(float a, float b) { return ::fmodf(a, b); }
+TF_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
 TF_DEVICE float erf(float x) { return ::erff(x); }
 TF_DEVICE double erf(double x) { return ::erf(x); }
 #define TF_NATIVE(name)                                          \

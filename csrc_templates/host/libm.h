@@ -19,9 +19,12 @@
 
 extern "C" {
 
-#define TF_LIBM_VECTOR(name)               \
-  TF_SIMD_CLONES float name##f(float) noexcept; \
-  TF_SIMD_CLONES double name(double) noexcept;
+// Reads and writes no memory: as builtins are with -fno-math-errno, which not all are.
+#define TF_CONST noexcept __attribute__((const))
+
+#define TF_LIBM_VECTOR(name)                      \
+  TF_SIMD_CLONES float name##f(float) TF_CONST; \
+  TF_SIMD_CLONES double name(double) TF_CONST;
 TF_LIBM_VECTOR(acos) TF_LIBM_VECTOR(acosh) TF_LIBM_VECTOR(asin) TF_LIBM_VECTOR(asinh)
 TF_LIBM_VECTOR(atan) TF_LIBM_VECTOR(atanh) TF_LIBM_VECTOR(cos) TF_LIBM_VECTOR(cosh)
 TF_LIBM_VECTOR(erf) TF_LIBM_VECTOR(erfc) TF_LIBM_VECTOR(exp) TF_LIBM_VECTOR(exp2)
@@ -30,26 +33,26 @@ TF_LIBM_VECTOR(log2) TF_LIBM_VECTOR(sin) TF_LIBM_VECTOR(sinh) TF_LIBM_VECTOR(tan
 TF_LIBM_VECTOR(tanh)
 #undef TF_LIBM_VECTOR
 
-#define TF_LIBM_VECTOR2(name)                     \
-  TF_SIMD_CLONES float name##f(float, float) noexcept; \
-  TF_SIMD_CLONES double name(double, double) noexcept;
+#define TF_LIBM_VECTOR2(name)                            \
+  TF_SIMD_CLONES float name##f(float, float) TF_CONST; \
+  TF_SIMD_CLONES double name(double, double) TF_CONST;
 TF_LIBM_VECTOR2(atan2) TF_LIBM_VECTOR2(hypot) TF_LIBM_VECTOR2(pow)
 #undef TF_LIBM_VECTOR2
 
 #define TF_LIBM(name)          \
-  float name##f(float) noexcept; \
-  double name(double) noexcept;
+  float name##f(float) TF_CONST; \
+  double name(double) TF_CONST;
 TF_LIBM(ceil) TF_LIBM(fabs) TF_LIBM(floor) TF_LIBM(rint) TF_LIBM(sqrt) TF_LIBM(trunc)
 #undef TF_LIBM
 
 #define TF_LIBM2(name)                  \
-  float name##f(float, float) noexcept; \
-  double name(double, double) noexcept;
+  float name##f(float, float) TF_CONST; \
+  double name(double, double) TF_CONST;
 TF_LIBM2(copysign) TF_LIBM2(fmod) TF_LIBM2(nextafter)
 #undef TF_LIBM2
 
-float fmaf(float, float, float) noexcept;
-double fma(double, double, double) noexcept;
+float fmaf(float, float, float) TF_CONST;
+double fma(double, double, double) TF_CONST;
 float lgammaf_r(float, int*) noexcept;
 double lgamma_r(double, int*) noexcept;
 }

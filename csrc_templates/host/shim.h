@@ -73,6 +73,7 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "libm.h"
 #include "erf.h"
 #include "exp.h"
+#include "fmod.h"
 #include "inverse_erf.h"
 #include "pairs.h"
 #include "philox.h"

@@ -121,6 +121,29 @@ def test_maxima_of_windows_are_compared_in_simd_registers(cpu: str) -> None:
     assert not re.search(r"vu?comiss", text)
 
 
+ELEMENTARY = ("sin", "cos", "tan", "acos", "log", "log1p", "expm1", "atan2", "pow")
+
+
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16, DataType.Half], ids=str)
+def test_elementary_functions_are_called_for_whole_registers(dtype: DataType) -> None:
+    if find_compiler().family != "gcc":
+        pytest.skip("only g++ uses glibc's SIMD functions")
+    found = []
+    for name in (*ELEMENTARY, "fmod"):
+        with FusionDefinition() as fd:
+            x, y = (fd.define_tensor([2048, 4096], True, dtype) for _ in range(2))
+            operands = (x, y) if name in ("atan2", "pow", "fmod") else (x,)
+            fd.add_output(getattr(fd.ops, name)(*operands))
+        device = HOST.device_info(torch.device("cpu"))
+        found += [k.kernel for k in generate_kernels(fd.plan(), device).values()]
+    text = assembly(host_text(found), "skylake-avx512")
+    called = set(re.findall(r"call\s+(\w+)", text))
+    assert "fmodf" not in called
+    if not any(name.startswith("_ZGV") for name in called):
+        pytest.skip("the C library has no SIMD functions")
+    assert not called & {f"{name}f" for name in ELEMENTARY}
+
+
 def spread(rows: int, columns: int, step: int) -> FusionDefinition:
     """Each element `step` x `step` times, and a border: lanes that are loaded under tests."""
     with FusionDefinition() as fd:

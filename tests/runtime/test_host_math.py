@@ -156,6 +156,20 @@ def test_lgamma(kernels: dict[str, Function], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_fmod_of_any_quotient_is_exact(kernels: dict[str, Function], dtype: torch.dtype) -> None:
+    """Quotients up to the largest number over the least; torch's kernel has a NaN for some."""
+    a = samples(dtype)
+    b = a[torch.randperm(len(a), generator=torch.Generator().manual_seed(1))]
+    got = kernels[key("fmod", dtype)](a, b)
+    defined = a.isfinite() & (b != 0) & ~b.isnan()
+    pairs_of = zip(a[defined].tolist(), b[defined].tolist(), strict=True)
+    wanted = torch.tensor([math.fmod(x, y) for x, y in pairs_of], dtype=dtype)
+    assert torch.equal(got[defined], wanted)
+    assert torch.equal(got[defined].signbit(), wanted.signbit())
+    assert got[~defined].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_remainder_has_the_sign_of_the_divisor(
     kernels: dict[str, Function], dtype: torch.dtype
 ) -> None:
