@@ -1,4 +1,4 @@
-"""Pieces of rows: the points of short rows by the width of the vectors that divide them.
+"""Pieces of rows: the points of rows by the width of the vectors that divide them.
 
 Vectors of 16 points cross the ends of rows of 28, such as those of an image, so that each lane has
 an index, tests and loads of its own. A core instead takes the first 16 columns of all rows, then 8
@@ -10,29 +10,35 @@ call share fewer kernels.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterator
 from itertools import groupby
 
+from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.points.point_groups import PointGroup
 from thunder_fuser.lower.points.point_pieces import MOST_PIECES, Cut, piece_at
 from thunder_fuser.lower.points.point_rows import ends_of_digits
-from thunder_fuser.lower.scalar_graph import Select, forms
+from thunder_fuser.lower.scalar_graph import Condition, Select, forms
 
 LONGEST = 16
-"""Vectors of a row from which on so few cross its ends that `point_rows.py` tests each."""
+"""Vectors of a row from which on so few cross its ends that `point_rows.py` tests each, unless the
+row has tests of its own.
+"""
 
 
 def row_pieces(
     group: PointGroup, body: KernelBody, widest: int
 ) -> Iterator[tuple[PointGroup, ...]]:
     """Yield ways to split the rows of a group for vectors of at most `widest` points: none where
-    these neither cross ends of rows nor have tests, for long rows, and if there would be too many
-    pieces.
+    these neither cross ends of rows nor have tests, for long rows without tests, and if there would
+    be too many pieces.
     """
     for length in _row_lengths(group, widest):
         alone = _tested(group, length, widest)
         most = MOST_PIECES
+        if length >= LONGEST * widest and not alone:
+            continue
         if not _is_alike(group, length, widest):
             alone, most = set(range(length)), LONGEST
         cuts = [*_cuts(length, widest, alone)]
@@ -53,26 +59,34 @@ def _row_lengths(group: PointGroup, widest: int) -> Iterator[int]:
     for length in rows[:2]:
         if any(end % length and length % end for end in rows) or group.count % length:
             return
-        if length < LONGEST * widest:
-            yield length
+        yield length
         if length >= widest:
             return
 
 
 def _tested(group: PointGroup, length: int, widest: int) -> set[int]:
     """Return the vectors of a row between whose ends a test of the column changes, as at a border
-    of an image.
+    of an image. No digit of the column repeats within a row, so that a test changes once in it.
     """
     conditions = {c for node in group.graph if isinstance(node, Select) for c in node.conditions}
-    found: set[int] = set()
-    for vector in range(length // widest):
-        ends = vector * widest, vector * widest + widest - 1
-        for condition in conditions:
-            first, last = (condition.substitute({group.point: column}) for column in ends)
-            is_known = first.is_constant and last.is_constant
-            if is_known and (first.const >= 0) != (last.const >= 0):
-                found.add(vector)
-    return found
+    changes = (_change(condition, group.point, length) for condition in conditions)
+    found = {column // widest for column in changes if column is not None and column % widest}
+    return {vector for vector in found if (vector + 1) * widest <= length}
+
+
+def _change(condition: Condition, point: Form, length: int) -> int | None:
+    """Return the first column at which a condition differs from the one before, in a row of
+    `length`; None if there is none, or if it depends on more than the column.
+    """
+
+    def holds(column: int) -> bool | None:
+        value = condition.substitute({point: column})
+        return value.const >= 0 if value.is_constant else None
+
+    first, last = holds(0), holds(length - 1)
+    if first is last or None in (first, last):
+        return None
+    return bisect_left(range(length), True, key=lambda column: holds(column) is not first)
 
 
 def _is_alike(group: PointGroup, length: int, widest: int) -> bool:
