@@ -2,6 +2,7 @@
 
 from thunder_fuser.frontends.thunder.patches.changes import (
     attributes_set,
+    class_attributes,
     containers_changed,
     module_buffers,
     names_set,
@@ -13,4 +14,6 @@ PATCHES = (
     containers_changed,
     module_buffers,
     names_set,
+    # Binds them as names, and reads them before the attributes of objects.
+    class_attributes,
 )
