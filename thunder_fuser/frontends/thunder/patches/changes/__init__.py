@@ -4,6 +4,7 @@ from thunder_fuser.frontends.thunder.patches.changes import (
     attributes_set,
     class_attributes,
     containers_changed,
+    context_variables_set,
     module_buffers,
     names_set,
 )
@@ -16,4 +17,5 @@ PATCHES = (
     names_set,
     # Binds them as names, and reads them before the attributes of objects.
     class_attributes,
+    context_variables_set,
 )
