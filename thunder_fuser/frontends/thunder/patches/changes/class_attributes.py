@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType, WrapperDescriptorType
+from types import FunctionType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 from thunder.core import interpreter, jit_ext
@@ -41,6 +41,7 @@ from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patche
 _LOOKASIDES: dict[Callable[..., Any], Callable[..., Any]] = jit_ext._general_jit_lookaside_map
 _HANDLERS: dict[str, Callable[..., Any]] = interpreter._default_opcode_handler_map
 _ABSENT = object()
+_CHANGES = ("__setattr__", "__delattr__")
 
 
 def _bind(kind: type, name: str, value: Any) -> None:
@@ -80,7 +81,14 @@ class _OfClass(Binding):
 
 def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the replacement of a call on wrapped values, or None."""
-    changes = fn.__name__ in ("__setattr__", "__delattr__") and len(args) > 1
+    if isinstance(fn, MethodWrapperType):
+        if not isinstance(fn.__self__, type) or fn.__name__ not in _CHANGES:
+            return original(fn, *args, **kwargs)
+        # `super().__setattr__` in a metaclass, which finds a method of `type` bound to the class.
+        given = (wrap_const(fn.__self__), *args)  # If the class has a place, it is known by that.
+        found = _lookaside(original, getattr(type, fn.__name__), *given)
+        return partial(found, given[0]) if found else found
+    changes = fn.__name__ in _CHANGES and len(args) > 1
     if not changes or not isinstance(unwrap(args[0]), type) or _is_made_in_trace(args[0]):
         return original(fn, *args, **kwargs)
     return _set if len(args) > 2 else _delete
@@ -192,7 +200,7 @@ def _delete_by_name(original: Callable[..., Any], target: WrappedValue, name: Wr
 
 def register() -> None:
     """Patch what Thunder's interpreter sets, deletes and reads of classes."""
-    ask_first(_lookaside, kinds=(WrapperDescriptorType,))
+    ask_first(_lookaside, kinds=(WrapperDescriptorType, MethodWrapperType))
     _LOOKASIDES[getattr] = partial(_get_attribute, _LOOKASIDES[getattr])
     _LOOKASIDES[delattr] = partial(_delete_by_name, _LOOKASIDES[delattr])
     _HANDLERS["DELETE_ATTR"] = partial(_delete_attribute, _HANDLERS["DELETE_ATTR"])
