@@ -274,14 +274,14 @@ class Counted:
     count = 0
 
 
-def test_attributes_of_classes_are_refused() -> None:
+def test_attributes_of_classes_are_set_by_each_call() -> None:
     def by_type(held: Counted, x: Tensor) -> Tensor:
         type(held).count += 1
-        return x
+        return x * held.count
 
     def by_name(held: Counted, x: Tensor) -> Tensor:
         Counted.count += 1
-        return x
+        return x * Counted().count
 
     def of_its_own(held: Counted, x: Tensor) -> Tensor:
         class Made:
@@ -292,10 +292,32 @@ def test_attributes_of_classes_are_refused() -> None:
 
     x = torch.randn(3)
     for program in (by_type, by_name):
-        with pytest.raises(NotImplementedError, match="sets count of the class Counted"):
-            jit(program)(Counted(), x)
-        assert Counted.count == 0
+        Counted.count, compiled = 0, jit(program)
+        for k in range(1, 4):
+            assert torch.equal(compiled(Counted(), x), x * k)
+            assert Counted.count == k
     assert torch.equal(jit(of_its_own)(Counted(), x), x * 3)
+
+
+def test_code_of_classes_that_is_set_is_refused() -> None:
+    def method(x: Tensor) -> Tensor:
+        WithProperty.twice = lambda self: 2  # type: ignore[attr-defined]
+        return x
+
+    def of_property(x: Tensor) -> Tensor:
+        WithProperty.scale = 3  # type: ignore[method-assign, assignment]
+        return x
+
+    def of_torch(x: Tensor) -> Tensor:
+        torch.nn.Linear.count = 1  # type: ignore[assignment]
+        return x
+
+    before = {**vars(WithProperty)}
+    for program in (method, of_property, of_torch):
+        with pytest.raises(NotImplementedError, match="of the class"):
+            jit(program)(torch.ones(3))
+    assert vars(WithProperty) == before
+    assert not hasattr(torch.nn.Linear, "count")
 
 
 class WithProperty:

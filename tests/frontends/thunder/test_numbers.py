@@ -38,6 +38,8 @@ TAKEN: tuple[tuple[Callable[[torch.Tensor, float], torch.Tensor], torch.dtype, f
     (lambda x, n: x.masked_fill(x > 1, n), I64, 2.5),
     (lambda x, n: F.elu(x, n), F16, 1e5),
     (lambda x, n: torch.where(x > 1, x, n), F16, -1e9),
+    (lambda x, n: torch.where(x > 1, x, n), F16, 1e39),
+    (lambda x, n: torch.where(x > 1, n, x), torch.bfloat16, -1e39),
     (lambda x, n: x + n, F32, 1e300),
     (lambda x, n: torch.add(x, x, alpha=n), F32, 2),
 )

@@ -236,9 +236,17 @@ ONE = torch.ones(1, 1)
         (lambda x: F.group_norm(x, 1), ONE),
         (lambda x: F.batch_norm(x, None, None, training=True), ONE),
         (lambda x: F.instance_norm(x), ONE[None]),
+        (lambda x: F.rrelu(x, 0.5, 0.1), ONE),
+        (lambda x: torch.rrelu(x, 0.1, math.inf), ONE),
+        (lambda x: torch.rrelu(x, 0.1, math.nan, training=True), ONE),
+        (lambda x: F.cosine_embedding_loss(x.sum(), x.sum(), x.sum()), ONE),
+        (lambda x: F.cosine_embedding_loss(x, x, x), torch.ones(1)),
+        (lambda x: F.cosine_embedding_loss(x, x, x.sum()), torch.ones(2, 3)),
+        (lambda x: F.cosine_embedding_loss(x, x, x[:, :1]), torch.ones(2, 3)),
+        (lambda x: F.soft_margin_loss(x, x), torch.ones(2, requires_grad=True)),
     ],
 )
-def test_reductions_that_torch_refuses(call: Callable[[Tensor], Tensor], x: Tensor) -> None:
+def test_calls_that_torch_refuses(call: Callable[[Tensor], Tensor], x: Tensor) -> None:
     """They were computed, or rounded to integers."""
     for function in (call, jit(call)):
         with pytest.raises((RuntimeError, ValueError, IndexError)):

@@ -172,6 +172,7 @@ class _Numbers:
     promotes  a float with a tensor of integers makes the result a float
     tensors   first and last position, exclusive, of the tensors whose dtype counts
     stored    those that are results, which 16-bit floats must hold on every device
+    rounds    a number becomes a tensor without dimensions, in 16-bit floats of any number
     """
 
     places: Mapping[str, int | None]
@@ -179,6 +180,7 @@ class _Numbers:
     promotes: bool = True
     tensors: tuple[int, int] = (0, 1)
     stored: tuple[str, ...] = ()
+    rounds: bool = False
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise torch's RuntimeError for a number that does not fit."""
@@ -207,8 +209,10 @@ class _Numbers:
                 )
             common = torch.get_default_dtype() if self.promotes else common
         computes = self.computes[not on_cpu] and name not in self.stored
-        if computes and common in (torch.float16, torch.bfloat16):
-            common = torch.float32
+        if common in (torch.float16, torch.bfloat16):
+            if self.rounds:
+                return
+            common = torch.float32 if computes else common
         # torch itself knows what fits; `fill_` would round a number to the dtype of 16-bit floats.
         one = torch.zeros(1, dtype=common, device="cpu")
         one.masked_fill_(torch.ones(1, dtype=torch.bool, device="cpu"), number)
@@ -249,7 +253,7 @@ _CHECKED: Mapping[str, _Numbers] = MappingProxyType(
             _Numbers({"value": None}, tensors=(0, 3)),
         ),
         **dict.fromkeys(("lerp", "lerp_"), _computed(weight=2)),
-        "where": _Numbers({"input": 1, "other": 2}, tensors=(1, 3)),
+        "where": _Numbers({"input": 1, "other": 2}, tensors=(1, 3), rounds=True),
     }
 )
 """By the name of the call below `torch`."""

@@ -224,6 +224,8 @@ def _soft_margin_loss(
     reduction: str = "mean",
 ) -> TensorProxy:
     _pair(input, target)
+    if target.requires_grad:
+        raise Unusual  # of which torch has no gradient
     losses = ltorch.log1p(ltorch.exp(-wide(target) * wide(input)))
     return _reduced(rounded(losses, input), reduction, size_average, reduce)
 
@@ -300,6 +302,8 @@ def _cosine_embedding_loss(
     reduction: str = "mean",
 ) -> TensorProxy:
     _pair(input1, input2)
+    if target.ndim not in (0, 1) or input1.ndim != target.ndim + 1:
+        raise Unusual  # torch raises the error
     x, y = wide(input1), wide(input2)
     eps = _COSINE_EPS
     along, ours, theirs = (ltorch.sum(t, -1) for t in (x * y, x * x, y * y))

@@ -143,6 +143,11 @@ def _rrelu(
 ) -> TensorProxy:
     """Without noise: the slope between, and a result that torch makes contiguous."""
     floats(x)
+    if not -math.inf < lower <= upper < math.inf:
+        raise RuntimeError(
+            f"rrelu: expected finite bounds of which the lower one is less than or equal to the "
+            f"upper one, got {lower} and {upper}"
+        )
     if training or inplace:
         raise Unusual
     return ltorch.contiguous(ltorch.leaky_relu(x, (lower + upper) / 2))

@@ -2,7 +2,9 @@
 
 from thunder_fuser.frontends.thunder.patches.changes import (
     attributes_set,
+    class_attributes,
     containers_changed,
+    context_variables_set,
     module_buffers,
     names_set,
 )
@@ -13,4 +15,7 @@ PATCHES = (
     containers_changed,
     module_buffers,
     names_set,
+    # Binds them as names, and reads them before the attributes of objects.
+    class_attributes,
+    context_variables_set,
 )

@@ -47,7 +47,7 @@ _BUFFERS, _MODULES = "_buffers", "_modules"
 _MEMBERS = ("_parameters", _BUFFERS, _MODULES)
 
 
-class _Constant:
+class Constant:
     """An object that the trace has, of which the epilogue knows no parts."""
 
     def __init__(self, value: Any) -> None:
@@ -56,7 +56,7 @@ class _Constant:
 
 def of_trace(value: Any) -> Any:
     """Return what the trace has where the epilogue has a value."""
-    return value.value if isinstance(value, _Constant) else value
+    return value.value if isinstance(value, Constant) else value
 
 
 def _set_attribute(target: Any, name: str, value: Any, /) -> None:
@@ -354,7 +354,7 @@ def built(name: str, value: WrappedValue) -> Any:
                 "the compiled function; set tensors, numbers, or lists, dictionaries and "
                 "objects of these, and make an object of another kind outside"
             ) from None
-        return _Constant(unwrap(value))
+        return Constant(unwrap(value))
 
 
 def _parts(value: Any) -> list[Any]:

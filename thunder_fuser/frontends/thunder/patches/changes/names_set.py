@@ -1,5 +1,5 @@
 """Names from outside that a traced function binds: `global step; step += 1`, `nonlocal`, and
-attributes of objects that have them in slots. Attributes of classes are refused.
+attributes of objects that have them in slots.
 
 Thunder 0.2.6 binds them while it traces: the caller was left with proxies of the trace, and later
 calls changed nothing. Here they are given back their values when the trace is made, and are bound
@@ -20,7 +20,6 @@ import thunder
 from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import (
     INTERPRETER_SIGNALS,
-    PseudoInst,
     WrappedValue,
     interpreter_needs_wrap,
     unwrap,
@@ -61,7 +60,7 @@ _set_global_symbol = ex.register_operator(
 
 
 @dataclass(frozen=True, slots=True)
-class _Binding:
+class Binding:
     """A name from outside: the object or the globals that bind it, and its value before."""
 
     home: WrappedValue
@@ -69,7 +68,7 @@ class _Binding:
     before: Any
 
     @classmethod
-    def of(cls, home: WrappedValue, name: str) -> _Binding:
+    def of(cls, home: WrappedValue, name: str) -> Binding:
         """Return the binding of an attribute, such as `_CONTENTS` of a cell, or a global name."""
         if isinstance(home.value, dict):
             return cls(home, name, home.value.get(name, _UNBOUND))
@@ -104,21 +103,31 @@ class _Binding:
 class _Tracing(threading.local):
     """Names that the traces of this thread have bound, by home and name."""
 
-    bound: dict[tuple[int, str], _Binding] | None = None
+    bound: dict[tuple[int, str], Binding] | None = None
 
 
 _tracing = _Tracing()
 
 
-def _remember(home: WrappedValue, name: str) -> bool:
+def bindings() -> dict[tuple[int, str], Binding] | None:
+    """Return what the trace of this thread has bound; None if there is none."""
+    return _tracing.bound
+
+
+def remember(home: WrappedValue, name: str, kind: type[Binding] = Binding) -> bool:
     """Remember a name before it is bound for the first time, or deleted; return if it is."""
-    if _tracing.bound is None or path_of(home.provenance) is None:
+    if _tracing.bound is None:
         return False
     key = id(home.value), name
     if key in _tracing.bound:
         return False
-    _tracing.bound[key] = _Binding.of(home, name)
+    _tracing.bound[key] = kind.of(home, name)
     return True
+
+
+def _remember(home: WrappedValue, name: str) -> bool:
+    """Remember a name of an object that an epilogue can reach."""
+    return path_of(home.provenance) is not None and remember(home, name)
 
 
 def _store_cell(
@@ -163,27 +172,10 @@ def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: A
     if fn.__name__ != "__setattr__" or len(args) != 3:
         return original(fn, *args, **kwargs)
     target, name = args[0], unwrap(args[1])
-    if isinstance(unwrap(target), type) and not _is_made_in_trace(target):
-        return lambda *_: interpreter.do_raise(_refusal(unwrap(target), name))
     if _is_in_dictionary(unwrap(target), name):
         return _LOOKASIDES[object.__setattr__]
     _remember(target, name)
     return partial(_set_slot, interpreter_needs_wrap(partial(_set, fn)))
-
-
-def _is_made_in_trace(kind: WrappedValue) -> bool:
-    """True for a class that the program itself defines."""
-    place = kind.provenance
-    if place.inst is not PseudoInst.OPAQUE or not (maker := place.inputs[0]).inputs:
-        return False
-    return bool(maker.inputs[-1].value == "__build_class__")
-
-
-def _refusal(kind: type, name: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"a compiled function sets {name} of the class {kind.__name__}, of which its objects read "
-        "it, too: classes are code, which a program is compiled for; set an attribute of an object"
-    )
 
 
 def _is_in_dictionary(held: Any, name: str) -> bool:

@@ -71,6 +71,7 @@ _OF_EVERY_MODULE = {*vars(Module()), "_compiled_call_impl"} - MEMBERS
 
 _OWNERS_OF_FUNCTIONS = (type(None), ModuleType, type)
 _OUTERMOST = len(("root", "forward", "__func__"))
+_PLAIN = (str, bool, int, float, complex)
 _OF_THE_TRACE = (Proxy, dtypes.dtype, devices.Device)
 
 
@@ -314,7 +315,8 @@ def _unpack_inputs(
 
 def _printable(constraint: Sequence[Any]) -> Sequence[Any]:
     """Return a guard that a prologue can print: Thunder takes a flag for a container of flags, and
-    prints a number of NumPy as one of Python.
+    prints a number of NumPy as one of Python. It checks only strings and numbers of which no
+    attributes are read, as they are of members of an `IntEnum`.
     """
     _, proxy, *expectation = constraint
     match expectation:
@@ -322,6 +324,9 @@ def _printable(constraint: Sequence[Any]) -> Sequence[Any]:
             return _check_symbol, proxy, Same(flag)
         case [np.generic() as number]:
             return _check_symbol, proxy, OfNumbers(number)
+        case [str() | int() | float() | complex() as plain] if type(plain) not in _PLAIN:
+            is_member = isinstance(plain, enum.Enum)
+            return _check_symbol, proxy, Same(plain) if is_member else Expected(plain)
     return constraint
 
 

@@ -4,6 +4,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
     attribute_lookups,
     calls_read_again,
     class_calls,
+    class_places,
     comparisons,
     container_classes,
     containers_built,
@@ -38,6 +39,7 @@ from thunder_fuser.frontends.thunder.patches.interpreter import (
 PATCHES = (
     attribute_lookups,
     class_calls,
+    class_places,
     comparisons,
     container_classes,
     containers_built,

@@ -1,4 +1,5 @@
-"""Functions with a cache, `functools.lru_cache`, and weak references, called by a prologue again.
+"""Functions with a cache, `functools.lru_cache`, weak references, and context variables, which a
+prologue calls, or reads, again.
 
 What such a call returns is kept elsewhere, and is the caller's: the tensor of a cached function was
 an error, and the object of a weak reference a constant of the first call. Here the prologue makes
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 from weakref import ReferenceType
 
@@ -17,6 +19,7 @@ import torch
 from thunder.core import devices, dtypes, interpreter
 from thunder.core.interpreter import ProvenanceRecord, PseudoInst, WrappedValue, unwrap, wrap
 
+from thunder_fuser.frontends.thunder.patches.changes.context_variables_set import is_set
 from thunder_fuser.frontends.thunder.patches.guards.expected_values import Same
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import Reading
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import (
@@ -43,6 +46,13 @@ class _Call(Reading):
 
     def of(self, held: Any) -> Any:
         return held(*self.args, **self.named)
+
+
+class _ValueOfVariable(Reading):
+    """The value of a context variable."""
+
+    def of(self, held: Any) -> Any:
+        return held.get()
 
 
 def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -105,6 +115,21 @@ def _called(called: WrappedValue, /, *args: WrappedValue, **kwargs: WrappedValue
     return wrap(found, provenance=place_read(called.provenance, call))
 
 
+def _variable(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Return the replacement of `variable.get()`, or None."""
+    if not args or not isinstance(variable := unwrap(args[0]), ContextVar) or is_set(variable):
+        return original(fn, *args, **kwargs)
+    try:
+        found = variable.get()
+    except LookupError:
+        return original(fn, *args, **kwargs)
+    if not is_of_caller(args[0]):
+        return original(fn, *args, **kwargs)
+    place = place_read(args[0].provenance, _ValueOfVariable())
+    return lambda *_, **__: wrap(found, provenance=place)
+
+
 def register() -> None:
-    """Patch what Thunder's interpreter calls for cached functions and weak references."""
+    """Patch what Thunder's interpreter calls for caches, weak references and variables."""
+    ask_first(_variable, of=(ContextVar.get,))
     ask_first(_lookaside, kinds=(_CACHED, ReferenceType))
