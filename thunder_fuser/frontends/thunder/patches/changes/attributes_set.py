@@ -134,13 +134,20 @@ def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> An
 
 
 def _replace(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> None:
-    """Replace an attribute that was read, or set, before, where the interpreter has noted it."""
+    """Note what an attribute is now: in the object, as one may be returned that is never read, and
+    in the dictionary of its attributes, where that was read before.
+    """
     noted = [target.attribute_wrappers]
     if _ATTRIBUTES in noted[0]:
         noted.append(noted[0][_ATTRIBUTES].item_wrappers)
     for wrappers in noted:
         if unwrap(name) in wrappers:
             wrappers[unwrap(name)] = value
+    made = unwrap(target)
+    if isinstance(made, Module):
+        return  # Its members are known by the dictionaries that they are read of.
+    if getattr(made, _ATTRIBUTES, {}).get(unwrap(name), _DELETED) is unwrap(value):
+        noted[0][unwrap(name)] = value  # Not one that a property has set as something else.
 
 
 def _set_by_method(
