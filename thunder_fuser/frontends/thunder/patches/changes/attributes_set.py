@@ -113,7 +113,8 @@ set_buffer = ex.register_operator(
     fn=_set_buffer,
     tags=[OpTags.DONT_DCE],
 )
-_DELETED = object()
+DELETED = object()
+"""What an attribute is set to that is deleted."""
 _CHANGES = frozenset({dict.__setitem__, dict.__delitem__})
 
 
@@ -146,7 +147,7 @@ def _replace(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> N
     made = unwrap(target)
     if isinstance(made, Module):
         return  # Its members are known by the dictionaries that they are read of.
-    if getattr(made, _ATTRIBUTES, {}).get(unwrap(name), _DELETED) is unwrap(value):
+    if getattr(made, _ATTRIBUTES, {}).get(unwrap(name), DELETED) is unwrap(value):
         noted[0][unwrap(name)] = value  # Not one that a property has set as something else.
 
 
@@ -256,7 +257,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: A
         wrappers.pop(name, None)
     if path_of(attributes.provenance) is not None:  # Of an object from outside.
         attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
-        if fn is dict.__delitem__ and unwrap(attributes).get(name, _DELETED) is not _DELETED:
+        if fn is dict.__delitem__ and unwrap(attributes).get(name, DELETED) is not DELETED:
             return _delete_item
     return original(fn, *args, **kwargs)
 
@@ -265,7 +266,7 @@ def _delete_item(attributes: WrappedValue, name: WrappedValue) -> Any:
     """Delete a name that is there. Setting it makes the dictionary one of the trace, and has the
     change recorded.
     """
-    for change, *value in ((dict.__setitem__, wrap_const(_DELETED)), (dict.__delitem__,)):
+    for change, *value in ((dict.__setitem__, wrap_const(DELETED)), (dict.__delitem__,)):
         done = interpreter._interpret_call(change, attributes, name, *value)
         if done is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             return done
@@ -342,7 +343,7 @@ def _write_attributes(changed: WrappedValue, changes: Any, epilogue: TraceCtx) -
     with tracectx(epilogue):
         epilogue.add_name(target.name)
         for name, value in last.items():
-            if unwrap(value) is not _DELETED:
+            if unwrap(value) is not DELETED:
                 set_attribute(target, name, built(name, value))
             elif name in changed.original_value:
                 delete_attribute(target, name)
