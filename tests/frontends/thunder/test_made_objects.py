@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import enum
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,3 +165,89 @@ def test_a_dataclass_is_made_once_and_not_by_its_constructor(kind: Any) -> None:
     assert found["second"][0] is made
     assert made.count == expected["first"].count
     assert torch.equal(made.value, expected["first"].value)
+
+
+class Layer:
+    def __init__(self) -> None:
+        self.key: Tensor | None = None
+
+
+class Grown:
+    """A cache that makes layers of a class when they are needed."""
+
+    def __init__(self) -> None:
+        self.layers = [Layer()]
+        self.kind = type(self.layers[0])
+
+    def update(self, key: Tensor) -> None:
+        self.layers[0].key = key
+
+
+@dataclass
+class Output(OrderedDict):  # type: ignore[type-arg]
+    """As the outputs of transformers: attributes of a dataclass that are items of it, too."""
+
+    logits: Tensor | None = None
+    cache: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is not None:
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+def test_an_object_that_an_attribute_is_set_to_by_object_is_made() -> None:
+    """Set by `object.__setattr__` and never read; it had proxies of the trace as tensors."""
+
+    def program(x: Tensor) -> Output:
+        grown = Grown()
+        grown.update(x * 2)
+        return Output(logits=x + 1, cache=grown)
+
+    compiled = jit(program)
+    for _ in range(2):
+        x = torch.randn(3, requires_grad=True)
+        found = compiled(x)
+        assert type(found) is Output
+        assert found.cache is found["cache"]
+        assert found.cache.kind is Layer
+        (layer,) = found.cache.layers
+        assert type(layer) is Layer
+        assert torch.equal(layer.key, x * 2)
+        assert torch.equal(*torch.autograd.grad(layer.key.sum(), x), torch.full((3,), 2.0))
+
+
+def test_a_property_that_object_sets_keeps_its_own_value() -> None:
+    class Doubled:
+        @property
+        def value(self) -> Any:
+            return self.held
+
+        @value.setter
+        def value(self, value: Any) -> None:
+            self.held = [value * 2]
+
+    def program(x: Tensor) -> tuple[Doubled, Tensor]:
+        made = Doubled()
+        object.__setattr__(made, "value", x)
+        return made, made.value[0] + 1
+
+    x = torch.randn(3)
+    made, total = jit(program)(x)
+    assert torch.equal(made.held[0], x * 2)
+    assert torch.equal(total, x * 2 + 1)
+
+
+def test_a_class_with_a_metaclass_is_returned_unless_it_holds_tensors() -> None:
+    def program(x: Tensor, has_tensor: bool) -> tuple[Any, Tensor]:
+        class Kind(metaclass=abc.ABCMeta):  # noqa: B024
+            scale = x + 1 if has_tensor else 3
+
+        return Kind, x * 2
+
+    compiled = jit(program)
+    kind, _ = compiled(torch.ones(2), False)
+    assert kind.scale == 3
+    assert type(kind) is abc.ABCMeta
+    with pytest.raises(NotImplementedError, match="ABCMeta"):
+        compiled(torch.ones(2), True)

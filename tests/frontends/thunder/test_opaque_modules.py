@@ -113,8 +113,23 @@ def of_strides(self: Any, x: Tensor) -> Tensor:
     return y[..., 0].mT * 2
 
 
+def set_and_back(self: Any, x: Tensor) -> Tensor:
+    """Set an attribute for as long as it runs, as transformers does where outputs are collected."""
+    held, self.held = self.held, [x]
+    try:
+        return x * self.scale if x.sum() > 0 else x * 3
+    finally:
+        self.held = held
+        self.passing = 1
+        del self.passing
+
+
 COMPUTING = {
-    f.__name__: f for f in (branch, masked, item, listed, beside_none, shaped_in_place, of_strides)
+    f.__name__: f
+    for f in (
+        *(branch, masked, item, listed, beside_none, shaped_in_place, of_strides),
+        set_and_back,
+    )
 }
 
 
@@ -238,6 +253,14 @@ def set_before(self: Any, x: Tensor) -> Tensor:
     return x * 2 if x.sum() > 0 else x * 3
 
 
+def set_back_to_another(self: Any, x: Tensor) -> Tensor:
+    self.held = 1
+    try:
+        return x * 2 if x.sum() > 0 else x * 3
+    finally:
+        self.held = 2
+
+
 def returning_its_operand(self: Any, x: Tensor) -> Tensor:
     return x if x.sum() > 0 else x * 2
 
@@ -258,6 +281,7 @@ DOING_MORE = {
     assigning: "sets an attribute",
     setting: "sets an attribute",
     set_before: "sets an attribute",
+    set_back_to_another: "sets an attribute",
     returning_its_operand: "returns a view",
     expecting_places: "it raises ValueError: expected large numbers",
 }

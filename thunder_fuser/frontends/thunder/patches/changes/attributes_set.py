@@ -113,7 +113,8 @@ set_buffer = ex.register_operator(
     fn=_set_buffer,
     tags=[OpTags.DONT_DCE],
 )
-_DELETED = object()
+DELETED = object()
+"""What an attribute is set to that is deleted."""
 _CHANGES = frozenset({dict.__setitem__, dict.__delitem__})
 
 
@@ -134,13 +135,20 @@ def _record(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> An
 
 
 def _replace(target: WrappedValue, name: WrappedValue, value: WrappedValue) -> None:
-    """Replace an attribute that was read, or set, before, where the interpreter has noted it."""
+    """Note what an attribute is now: in the object, as one may be returned that is never read, and
+    in the dictionary of its attributes, where that was read before.
+    """
     noted = [target.attribute_wrappers]
     if _ATTRIBUTES in noted[0]:
         noted.append(noted[0][_ATTRIBUTES].item_wrappers)
     for wrappers in noted:
         if unwrap(name) in wrappers:
             wrappers[unwrap(name)] = value
+    made = unwrap(target)
+    if isinstance(made, Module):
+        return  # Its members are known by the dictionaries that they are read of.
+    if getattr(made, _ATTRIBUTES, {}).get(unwrap(name), DELETED) is unwrap(value):
+        noted[0][unwrap(name)] = value  # Not one that a property has set as something else.
 
 
 def _set_by_method(
@@ -249,7 +257,7 @@ def _lookaside(original: Callable[..., Any], fn: Any, /, *args: Any, **kwargs: A
         wrappers.pop(name, None)
     if path_of(attributes.provenance) is not None:  # Of an object from outside.
         attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
-        if fn is dict.__delitem__ and unwrap(attributes).get(name, _DELETED) is not _DELETED:
+        if fn is dict.__delitem__ and unwrap(attributes).get(name, DELETED) is not DELETED:
             return _delete_item
     return original(fn, *args, **kwargs)
 
@@ -258,7 +266,7 @@ def _delete_item(attributes: WrappedValue, name: WrappedValue) -> Any:
     """Delete a name that is there. Setting it makes the dictionary one of the trace, and has the
     change recorded.
     """
-    for change, *value in ((dict.__setitem__, wrap_const(_DELETED)), (dict.__delitem__,)):
+    for change, *value in ((dict.__setitem__, wrap_const(DELETED)), (dict.__delitem__,)):
         done = interpreter._interpret_call(change, attributes, name, *value)
         if done is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             return done
@@ -335,7 +343,7 @@ def _write_attributes(changed: WrappedValue, changes: Any, epilogue: TraceCtx) -
     with tracectx(epilogue):
         epilogue.add_name(target.name)
         for name, value in last.items():
-            if unwrap(value) is not _DELETED:
+            if unwrap(value) is not DELETED:
                 set_attribute(target, name, built(name, value))
             elif name in changed.original_value:
                 delete_attribute(target, name)

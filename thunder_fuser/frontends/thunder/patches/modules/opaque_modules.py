@@ -49,6 +49,7 @@ from thunder_fuser.frontends.thunder.opaque_calls import (
     pure_results,
     under_autocast,
 )
+from thunder_fuser.frontends.thunder.patches.changes.attributes_set import DELETED
 from thunder_fuser.frontends.thunder.patches.changes.containers_changed import count_of_changes
 from thunder_fuser.frontends.thunder.patches.changes.shapes_changed import places_of_changed_shapes
 from thunder_fuser.frontends.thunder.patches.patched import UntraceableError, is_patched
@@ -101,25 +102,50 @@ class _Mark:
         self._trace = get_tracectx()
         self._depth = len(self._trace.scopes)
         self._count = len(self._trace.peek_scope())
+        self._attributes = {held: len(changes) for held, changes in _attributes_set().items()}
         self._changes = self._changes_so_far()
 
     def restores(self) -> bool:
         """Drop the calls that the trace has recorded since; False if it has recorded changes of
-        objects, too.
+        objects, too, and not back again.
         """
-        if self._changes_so_far() != self._changes:
+        if not self._attributes_are_as_before() or self._changes_so_far() != self._changes:
             return False
+        for held, changes in [*_attributes_set().items()]:
+            del changes[self._attributes.get(held, 0) :]
+            if not changes:
+                del _attributes_set()[held]
         del self._trace.scopes[self._depth :]
         del self._trace.peek_scope()[self._count :]
         return True
 
+    def _attributes_are_as_before(self) -> bool:
+        """True if each attribute that was set since is what it was, as in `try: .. finally:`."""
+        for held, changes in _attributes_set().items():
+            count = self._attributes.get(held, 0)
+            before = {**held.original_value, **_last(changes[:count])}
+            since = _last(changes[count:])
+            if any(before.get(name, DELETED) is not value for name, value in since.items()):
+                return False
+        return True
+
     def _changes_so_far(self) -> int:
-        """Return how many attributes and containers the trace has changed, and shapes of tensors
-        that it had made before.
+        """Return how many containers the trace has changed, and shapes of tensors that it had made
+        before.
         """
-        attributes = sum(map(len, jit_ext.get_jit_ctx()._additional_outputs.values()))
         shapes = sum(place < self._count for place in places_of_changed_shapes(self._trace))
-        return attributes + count_of_changes() + shapes
+        return count_of_changes() + shapes
+
+
+def _attributes_set() -> dict[WrappedValue, list[Any]]:
+    """Return the changes of dictionaries of attributes that are recorded so far."""
+    found: dict[WrappedValue, list[Any]] = jit_ext.get_jit_ctx()._additional_outputs
+    return found
+
+
+def _last(changes: Sequence[Any]) -> dict[Any, Any]:
+    """Return what names were set to last."""
+    return {unwrap(name): unwrap(value) for _, _, name, value in changes}
 
 
 def _call(

@@ -171,7 +171,11 @@ def _value(original: Callable[[Any], Any], wrapped: Any) -> Any:
 
 
 def _is_immutable(held: Any) -> bool:
-    """True for a constant, such as a compiled pattern, and for a function that holds no proxy."""
+    """True for a constant, such as a compiled pattern, and for a function or class that holds no
+    proxy.
+    """
+    if isinstance(held, type):
+        return not any(_holds_proxies(part, set()) for part in vars(held).values())
     if isinstance(held, FunctionType):
         return not _holds_proxies(held, set())
     if type(held) is tuple:
