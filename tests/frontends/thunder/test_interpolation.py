@@ -53,7 +53,7 @@ def test_bilinear_to_a_size(size: Any, corners: bool | None) -> None:
 
 @each_value(
     scale=[(2, 2), (4, 8), (1, 2)],
-    sizes=[(7, 28), (1, 2), (3, 64)],
+    sizes=[(7, 28), (1, 2), (3, 64), (2, 150)],
     dtype=[torch.float32, torch.bfloat16],
 )
 def test_powers_of_two_between_elements_are_read_without_an_index(
