@@ -108,6 +108,25 @@ def test_vectors_at_a_border_are_pieces_of_their_own(columns: int, pieces: list[
 
 
 @pytest.mark.parametrize(
+    ("left", "right", "pieces"),
+    [(1001, 1003, [992, 32, 960, 16, 4]), (992, 1012, [1984, 16, 4])],
+    ids=["within a vector", "between vectors"],
+)
+def test_the_seam_of_long_rows_is_a_piece(left: int, right: int, pieces: list[int]) -> None:
+    """Where a vector reads the ends of both rows; the others read one, without tests of lanes."""
+    rows = 64
+    b = FusionBuilder()
+    x, y = b.tensor([rows, left], BF16), b.tensor([rows, right], BF16)
+    b.output(b.cat([x, y], 1))
+    fusion = b.build()
+    parts = parts_of(fusion)
+    assert [part.count // rows for part in parts] == pieces
+    operands = [torch.randn(rows, n).to(torch.bfloat16) for n in (left, right)]
+    (found,) = CompiledFusion(fusion)(operands)
+    assert torch.equal(found, torch.cat(operands, 1))
+
+
+@pytest.mark.parametrize(
     ("times", "pieces"),
     [(3, [16, 16, 16, 8, 4, 2, 1]), (2, [48, 8, 4, 2])],
 )
@@ -153,10 +172,13 @@ def moved(b: FusionBuilder, x: TensorView, choose: random.Random) -> TensorView:
 def test_every_point_is_stored_once_and_reads_its_own_elements(vector_bytes: int) -> None:
     device = replace(AVX512, vector_bytes=vector_bytes)
     split = 0
-    for seed in range(40):
+    for seed in range(60):
         choose, generator = random.Random(seed), torch.Generator().manual_seed(seed)
         b = FusionBuilder()
-        sizes = [choose.randint(1, 9), choose.randint(2, 70)]
+        sizes = [
+            choose.randint(1, 9),
+            choose.randint(2, 70) if seed < 40 else choose.randint(200, 400),
+        ]
         x = torch.randn(sizes, generator=generator)
         value = b.tensor(sizes, F32)
         for _ in range(choose.randint(1, 3)):

@@ -3,7 +3,7 @@
 Vectors of 16 points cross the ends of rows of 28, such as those of an image, so that each lane has
 an index, tests and loads of its own. A core instead takes the first 16 columns of all rows, then 8
 and then 4, each as a group of its own in which every vector lies in one row. So is each vector at a
-border of the image, where tests differ from lane to lane: its lanes are known, and the vectors
+border of the image, within which a test of the column changes: its lanes are known, and the vectors
 between have no tests. Rows of other lengths have other pieces, so that sizes that vary from call to
 call share fewer kernels.
 """
@@ -35,12 +35,13 @@ def row_pieces(
     be too many pieces.
     """
     for length in _row_lengths(group, widest):
-        alone = _tested(group, length, widest)
-        most = MOST_PIECES
-        if length >= LONGEST * widest and not alone:
+        changes = _changes(group, length)
+        if length >= LONGEST * widest and not changes:
             continue
+        alone = {column // widest for column in changes if column % widest}
+        most = MOST_PIECES
         if not _is_alike(group, length, widest):
-            alone, most = set(range(length)), LONGEST
+            alone, most = {*range(length // widest)}, LONGEST
         cuts = [*_cuts(length, widest, alone)]
         if 1 < len(cuts) <= most:
             yield tuple(piece_at(group, body, (cut,)) for cut in cuts)
@@ -64,14 +65,13 @@ def _row_lengths(group: PointGroup, widest: int) -> Iterator[int]:
             return
 
 
-def _tested(group: PointGroup, length: int, widest: int) -> set[int]:
-    """Return the vectors of a row between whose ends a test of the column changes, as at a border
-    of an image. No digit of the column repeats within a row, so that a test changes once in it.
+def _changes(group: PointGroup, length: int) -> set[int]:
+    """Return the columns at which tests of the column change, as at a border of an image. A test
+    changes once in a row, in which no digit of the column repeats.
     """
     conditions = {c for node in group.graph if isinstance(node, Select) for c in node.conditions}
-    changes = (_change(condition, group.point, length) for condition in conditions)
-    found = {column // widest for column in changes if column is not None and column % widest}
-    return {vector for vector in found if (vector + 1) * widest <= length}
+    found = (_change(condition, group.point, length) for condition in conditions)
+    return {column for column in found if column is not None}
 
 
 def _change(condition: Condition, point: Form, length: int) -> int | None:

@@ -173,7 +173,8 @@ def _parts_of_pieces(
     if len(whole) > 1 or not device.threads_are_serial:
         return whole
     (first, *_), (widest, *_) = whole[0], vectors_to_try(group, group.count, device)
-    if first.lanes.vector == widest and not any(access.gather for access in first.accesses):
+    crosses_rows = first.rows is not None or any(access.gather for access in first.accesses)
+    if first.lanes.vector == widest and not crosses_rows:
         return whole
     split = (
         [pointwise_parts(piece, body, device) for piece in narrower]
