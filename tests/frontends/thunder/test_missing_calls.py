@@ -187,7 +187,12 @@ def test_functions_on_the_elements_of_an_iterable() -> None:
 
 def test_attributes() -> None:
     def program(x: Tensor) -> list[Any]:
-        sizes = x.nbytes + x.itemsize + int(x.layout is torch.strided) + int(x.is_sparse)
+        sizes = (
+            x.nbytes
+            + x.itemsize
+            + int(x.layout is torch.strided)
+            + int(x.is_sparse or x.is_quantized)
+        )
         return [x.H @ x, x.mH + x.mT, x.data * x, x * sizes]
 
     check(program, torch.randn(4, 3, dtype=torch.float64, requires_grad=True))

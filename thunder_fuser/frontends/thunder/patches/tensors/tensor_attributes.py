@@ -175,7 +175,7 @@ _ATTRIBUTES: Mapping[str, Function] = {
     "mH": lambda x: x.mT.conj() if x.is_complex() else x.mT,
     "data": lambda x: x.detach(),
     "layout": lambda x: torch.strided,
-    "is_sparse": lambda x: False,
+    **dict.fromkeys(("is_sparse", "is_sparse_csr", "is_quantized", "is_nested"), lambda x: False),
     "itemsize": lambda x: x.dtype.itemsize,
     **{f"is_{k}": partial(_is_on, k) for k in ("cpu", "meta", "mps", "xla", "xpu")},
     "nbytes": lambda x: x.numel() * x.dtype.itemsize,
