@@ -3,11 +3,13 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from tests.passes.patterns import check_on_random_fusions, ops_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import FullOp, Fusion, Scalar, TensorView, Val
+from thunder_fuser.ir.tables.pointwise import TABLE
 from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.rewrite import Precision
@@ -137,6 +139,28 @@ def test_doubled_operations_cancel() -> None:
     for _ in range(7):
         value = p.pointwise("neg", value)
     assert p.folded(value) == ["neg"]
+
+
+@pytest.mark.parametrize("dtype", [I32, U8, BOOL], ids=str)
+def test_integers_are_equal_to_themselves(dtype: DataType) -> None:
+    """Also where they are tested for NaN; floats may be NaN."""
+    values = torch.tensor([[0, 1, 2, 3, 127, 200]], dtype=torch.int64).to(dtype.torch)
+    rows = [row for row in TABLE.values() if row.of_equal is not None]
+    assert len(rows) > 12
+    for row in (row for row in rows if dtype.category in row.accepts):
+        if dtype is BOOL and row.name == "sub":
+            continue  # which torch refuses
+        p = Program(dtype)
+        left = p.folded(p.pointwise(row.name, *[p.x] * row.arity))
+        assert {*left} <= {"full"}, row.name
+        found = row.reference(*[values] * row.arity)
+        assert torch.equal(found, torch.full_like(found, row.of_equal)), row.name
+    p = Program()
+    assert p.folded(p.pointwise("bitwise_or", *_tests_for_nan(p))) == ["ne", "isnan", "bitwise_or"]
+
+
+def _tests_for_nan(p: Program) -> tuple[Val, Val]:
+    return p.pointwise("ne", p.x, p.x), p.pointwise("isnan", p.x)
 
 
 def test_a_known_condition_chooses() -> None:

@@ -1,7 +1,7 @@
 """fold_constants: constants are evaluated, and operations without effect are removed.
 
 Requires: nothing.
-Result: no correctly rounded operation on constants alone; no x * 1, x - 0, -(-x), ...
+Result: no correctly rounded operation on constants alone; no x * 1, x - 0, -(-x), n != n, ...
 
 Only identities that hold for every input, NaN, infinities and -0.0 included: x * 0 stays for
 floats, and so does x + 0.0, which turns -0.0 into 0.0. That sum is removed where x cannot be -0.0,
@@ -53,6 +53,9 @@ class _Fold:
             return self._become_full(out, self._uniform.number(out))
         if not isinstance(expr, PointwiseOp):
             return False
+        of_equal = pointwise.lookup(expr.op).of_equal
+        if of_equal is not None and self._is_exact_and_equal(expr):
+            return self._become_full(out, of_equal)
         absorbing = self._absorbing(expr)
         if absorbing is not None:
             return self._become_full(out, self._uniform.passed_on(expr, absorbing))
@@ -98,6 +101,11 @@ class _Fold:
         if expr.op != "add" or not self._uniform.is_operand(expr, place, 0.0):
             return False
         return self._precision == "fast" or expr.inputs[1 - place] in self._positive
+
+    def _is_exact_and_equal(self, expr: PointwiseOp) -> bool:
+        """True if all operands are one value, which is an integer or a bool: `n != n`."""
+        is_exact = _operand_dtype(expr, 0).category <= Category.INT
+        return is_exact and all(value == expr.inputs[0] for value in expr.inputs)
 
     def _absorbing(self, expr: PointwiseOp) -> int | None:
         """Position of an operand that is the result, whatever the other is; else None."""

@@ -89,6 +89,7 @@ class Op:
     facts      properties that passes and code generation may rely on
     neutral    identity as right operand (of commutative operations: as either); -1 is all bits set
     absorbing  the result where any operand has this value; of integers and bools only
+    of_equal   the result where all operands are one value, whichever; of integers and bools only
     ulps       bound on the error of a result, in units in the last place: about twice what CUDA
                and libm promise
     """
@@ -104,6 +105,7 @@ class Op:
     facts: Fact = Fact.NONE
     neutral: Number | None = None
     absorbing: Number | None = None
+    of_equal: Number | None = None
     ulps: int = 8
 
     def has(self, fact: Fact) -> bool:
@@ -207,6 +209,7 @@ def _row(
     facts: str = "",
     neutral: Number | None = None,
     absorbing: Number | None = None,
+    of_equal: Number | None = None,
     ulps: int = 8,
 ) -> Op:
     """An `Op`. `accepts` lists first letters: bool, int, float, complex; `facts` names. Default
@@ -225,6 +228,7 @@ def _row(
         functools.reduce(operator.or_, (Fact[f.upper()] for f in facts.split()), Fact.NONE),
         neutral,
         absorbing,
+        of_equal,
         ulps,
     )
 
@@ -243,7 +247,7 @@ _ROWS = (
     _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}",
         facts="ieee ieee_complex commutative sum", neutral=-0.0, ulps=1),
     _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}",
-        facts="ieee ieee_complex sum", neutral=0.0, ulps=1),
+        facts="ieee ieee_complex sum", neutral=0.0, of_equal=0, ulps=1),
     _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}",
         facts="ieee commutative product", neutral=1, absorbing=0, ulps=1),
     _row("mul_rn", 2, Rule.PROMOTE, "f", torch.mul, 1,
@@ -311,20 +315,24 @@ _ROWS = (
     _row("digamma", 1, Rule.FLOAT, "bif", torch.digamma, 90, facts="cancels", ulps=16),
     # Comparisons and tests. Integers and bools are finite and real.
     _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}",
-        facts="ieee ieee_complex commutative any_width comparison"),
+        facts="ieee ieee_complex commutative any_width comparison", of_equal=True),
     _row("ne", 2, Rule.BOOL, "bifc", torch.ne, 1, "{0} != {1}",
-        facts="ieee ieee_complex commutative any_width comparison"),
-    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}", facts="ieee any_width comparison"),
-    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}", facts="ieee any_width comparison"),
-    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}", facts="ieee any_width comparison"),
-    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}", facts="ieee any_width comparison"),
+        facts="ieee ieee_complex commutative any_width comparison", of_equal=False),
+    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}",
+        facts="ieee any_width comparison", of_equal=False),
+    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}",
+        facts="ieee any_width comparison", of_equal=True),
+    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}",
+        facts="ieee any_width comparison", of_equal=False),
+    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}",
+        facts="ieee any_width comparison", of_equal=True),
     _row("signbit", 1, Rule.BOOL, "bif", torch.signbit, 1, facts="ieee any_width"),
-    _row("isfinite", 1, Rule.BOOL, "bifc", torch.isfinite, 2, facts="ieee"),
-    _row("isinf", 1, Rule.BOOL, "bifc", torch.isinf, 2, facts="ieee"),
-    _row("isnan", 1, Rule.BOOL, "bifc", torch.isnan, 1, facts="ieee"),
-    _row("isneginf", 1, Rule.BOOL, "bif", torch.isneginf, 1, facts="ieee"),
-    _row("isposinf", 1, Rule.BOOL, "bif", torch.isposinf, 1, facts="ieee"),
-    _row("isreal", 1, Rule.BOOL, "bifc", torch.isreal, 1, facts="ieee"),
+    _row("isfinite", 1, Rule.BOOL, "bifc", torch.isfinite, 2, facts="ieee", of_equal=True),
+    _row("isinf", 1, Rule.BOOL, "bifc", torch.isinf, 2, facts="ieee", of_equal=False),
+    _row("isnan", 1, Rule.BOOL, "bifc", torch.isnan, 1, facts="ieee", of_equal=False),
+    _row("isneginf", 1, Rule.BOOL, "bif", torch.isneginf, 1, facts="ieee", of_equal=False),
+    _row("isposinf", 1, Rule.BOOL, "bif", torch.isposinf, 1, facts="ieee", of_equal=False),
+    _row("isreal", 1, Rule.BOOL, "bifc", torch.isreal, 1, facts="ieee", of_equal=True),
     _row("where", 3, Rule.KEEP, "bifc", torch.where, 1, "{0} ? {1} : {2}", promoted=(1, 2),
         facts="ieee ieee_complex exact any_width"),
     # Logic and bits.
@@ -341,7 +349,7 @@ _ROWS = (
     _row("bitwise_or", 2, Rule.KEEP, "bi", torch.bitwise_or, 1, "{0} | {1}",
         facts="ieee commutative idempotent any_width", neutral=0, absorbing=-1),
     _row("bitwise_xor", 2, Rule.KEEP, "bi", torch.bitwise_xor, 1, "{0} ^ {1}",
-        facts="ieee commutative any_width", neutral=0),
+        facts="ieee commutative any_width", neutral=0, of_equal=0),
     _row("bitwise_left_shift", 2, Rule.KEEP, "i", torch.bitwise_left_shift, 3,
         facts="any_width", neutral=0),
     _row("bitwise_right_shift", 2, Rule.KEEP, "i", torch.bitwise_right_shift, 3,
