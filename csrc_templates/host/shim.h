@@ -36,12 +36,16 @@
 #define gridDim (tf_self->grid_size)
 
 #define TF_SHARED(name) unsigned char* const name = tf_self->shared
-// Checks are optional: in a vectorised loop, each needs registers for addresses.
+// Checks are optional: in a vectorised loop, each needs registers for addresses. So is the thread in
+// *tf_self, which their messages name: its stores take entries of the store buffer, of which those
+// that wait for a cache line bound the memory bandwidth.
 #ifdef TF_CHECKS
 #define TF_ASSERT(condition, message) \
   if (__builtin_expect(!(condition), 0)) tf_fail(message, TF_HERE)
+#define TF_REPORTED(assignment) assignment
 #else
 #define TF_ASSERT(condition, message)
+#define TF_REPORTED(assignment)
 #endif
 #define TF_FAIL_INDEX(format, index, extent) tf_fail_index(format, index, extent)
 

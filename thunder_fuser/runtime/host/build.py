@@ -183,8 +183,8 @@ _THREADS = """\
   for (unsigned z = first.z; z < end.z; ++z)
     for (unsigned y = first.y; y < end.y; ++y)
       for (unsigned x = first.x; x < end.x; ++x) {{
-        // Whoever reports an error looks for the thread in *self.
-        self->thread = own.thread = {{x, y, z}};
+        own.thread = {{x, y, z}};
+        TF_REPORTED(self->thread = own.thread);
         {name}__body(&own{passed});
       }}
 """
