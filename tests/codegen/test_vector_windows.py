@@ -19,6 +19,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.templates.pointwise import schedule as pointwise_schedule
 
 CPU = torch.device("cpu")
 DTYPES = (DataType.BFloat16, DataType.Float, DataType.Int8, DataType.Double)
@@ -121,7 +122,11 @@ def test_loads_under_conditions_that_contradict_each_other(
     check(b, [given], [exact], info, monkeypatch)
 
 
-def test_lanes_that_all_take_one_load_have_no_tests_on_a_host() -> None:
+def test_lanes_that_all_take_one_load_have_no_tests_on_a_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where rows are not split at their seams, as if there were many."""
+    monkeypatch.setattr(pointwise_schedule, "row_pieces", lambda *_: ())
     b = FusionBuilder()
     rolled(b, 512, 3, DataType.Float)
     plan = CompiledFusion(b.build()).plan()
