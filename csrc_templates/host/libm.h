@@ -19,10 +19,11 @@
 
 extern "C" {
 
-// Reads and writes no memory: as builtins are with -fno-math-errno, which not all are.
+// Pure functions, as builtins are with -fno-math-errno. Sine and cosine are none (-fno-builtin-sin), and
+// g++ leaves a loop scalar where a call may write what its lanes refer to.
 #define TF_CONST noexcept __attribute__((const))
 
-#define TF_LIBM_VECTOR(name)                      \
+#define TF_LIBM_VECTOR(name)                    \
   TF_SIMD_CLONES float name##f(float) TF_CONST; \
   TF_SIMD_CLONES double name(double) TF_CONST;
 TF_LIBM_VECTOR(acos) TF_LIBM_VECTOR(acosh) TF_LIBM_VECTOR(asin) TF_LIBM_VECTOR(asinh)
@@ -33,19 +34,19 @@ TF_LIBM_VECTOR(log2) TF_LIBM_VECTOR(sin) TF_LIBM_VECTOR(sinh) TF_LIBM_VECTOR(tan
 TF_LIBM_VECTOR(tanh)
 #undef TF_LIBM_VECTOR
 
-#define TF_LIBM_VECTOR2(name)                            \
+#define TF_LIBM_VECTOR2(name)                          \
   TF_SIMD_CLONES float name##f(float, float) TF_CONST; \
   TF_SIMD_CLONES double name(double, double) TF_CONST;
 TF_LIBM_VECTOR2(atan2) TF_LIBM_VECTOR2(hypot) TF_LIBM_VECTOR2(pow)
 #undef TF_LIBM_VECTOR2
 
-#define TF_LIBM(name)          \
+#define TF_LIBM(name)            \
   float name##f(float) TF_CONST; \
   double name(double) TF_CONST;
 TF_LIBM(ceil) TF_LIBM(fabs) TF_LIBM(floor) TF_LIBM(rint) TF_LIBM(sqrt) TF_LIBM(trunc)
 #undef TF_LIBM
 
-#define TF_LIBM2(name)                  \
+#define TF_LIBM2(name)                    \
   float name##f(float, float) TF_CONST; \
   double name(double, double) TF_CONST;
 TF_LIBM2(copysign) TF_LIBM2(fmod) TF_LIBM2(nextafter)

@@ -53,9 +53,8 @@ class _Fold:
             return self._become_full(out, self._uniform.number(out))
         if not isinstance(expr, PointwiseOp):
             return False
-        of_equal = pointwise.lookup(expr.op).of_equal
-        if of_equal is not None and self._is_exact_and_equal(expr):
-            return self._become_full(out, of_equal)
+        if (number := self._of_equal(expr)) is not None:
+            return self._become_full(out, number)
         absorbing = self._absorbing(expr)
         if absorbing is not None:
             return self._become_full(out, self._uniform.passed_on(expr, absorbing))
@@ -102,10 +101,11 @@ class _Fold:
             return False
         return self._precision == "fast" or expr.inputs[1 - place] in self._positive
 
-    def _is_exact_and_equal(self, expr: PointwiseOp) -> bool:
-        """True if all operands are one value, which is an integer or a bool: `n != n`."""
+    def _of_equal(self, expr: PointwiseOp) -> Number | None:
+        """Result where all operands are one value, an integer or a bool, whichever; else None."""
         is_exact = _operand_dtype(expr, 0).category <= Category.INT
-        return is_exact and all(value == expr.inputs[0] for value in expr.inputs)
+        are_equal = all(value == expr.inputs[0] for value in expr.inputs)
+        return pointwise.lookup(expr.op).of_equal if is_exact and are_equal else None
 
     def _absorbing(self, expr: PointwiseOp) -> int | None:
         """Position of an operand that is the result, whatever the other is; else None."""

@@ -55,7 +55,7 @@ class _Maker:
                 return Place(f"kept{k}", f"program.kept{k}", kind, value, "", Assigned.BY_NOBODY)
             case "class":
                 name = f"Owner.kept{k}"
-                return Place(name, name, kind, value, "", Assigned.BY_CALLER)
+                return Place(name, name, kind, value)
             case "item":
                 name = f"held[{k}]"
                 return Place(name, name, kind, value)

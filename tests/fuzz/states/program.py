@@ -28,9 +28,7 @@ from tests.fuzz.source import compiled
 
 
 class Assigned(Enum):
-    """Who may put something else in a place. Programs that set attributes of classes are refused;
-    to assign a parameter keeps nothing.
-    """
+    """Who may put something else in a place; to assign a parameter keeps nothing."""
 
     BY_NOBODY = 0
     BY_CALLER = 1

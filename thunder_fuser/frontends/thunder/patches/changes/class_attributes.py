@@ -138,7 +138,7 @@ def _refusal(kind: type, name: str, value: Any) -> NotImplementedError | None:
     """Return the error for an attribute that is code, or of a class that is taken as constant."""
     held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
     is_code = any(_is_descriptor(x) for x in (held, value)) or name.startswith("__")
-    if not is_code and not is_constant(kind.__module__):
+    if not is_code and not is_constant(kind):
         return None
     return NotImplementedError(
         f"a compiled function sets {name} of the class {kind.__name__}: methods, properties and "

@@ -112,9 +112,16 @@ def _guard_name(owner: Any, name: str, found: Any) -> None:
     _names[ctx].add(owner, name, found)
 
 
-def is_constant(module: object) -> bool:
+def is_constant(held: object) -> bool:
+    """True for a class or function of torch, Thunder or the standard library. Those of code that is
+    run without a `__name__` have no module.
+    """
+    return _is_constant_module(getattr(held, "__module__", ""))
+
+
+def _is_constant_module(name: object) -> bool:
     """True for the name of a Python module of torch, Thunder or the standard library."""
-    return not isinstance(module, str) or module.partition(".")[0] in _CONSTANT
+    return not isinstance(name, str) or name.partition(".")[0] in _CONSTANT
 
 
 def _run(
@@ -128,7 +135,7 @@ def _run(
 ) -> Any:
     """Run a function; one that is a method of its first argument is guarded by the class."""
     function = unwrap(wrapped)
-    if args and is_patched() and not is_constant(function.__module__):
+    if args and is_patched() and not is_constant(function):
         held = unwrap(args[0])
         for kind in (type(held), *((held,) if isinstance(held, type) else ())):
             if (found := _method_of(kind, function)) is not None:
@@ -139,10 +146,10 @@ def _run(
 
 def _method_of(kind: type, function: Any) -> tuple[type, str, Any] | None:
     """Return the class that has a function as a method, its name and what the class has by it."""
-    if is_constant(kind.__module__):
+    if is_constant(kind):
         return None
     for base in kind.__mro__:
-        if is_constant(base.__module__):
+        if is_constant(base):
             continue
         for name in (function.__name__, *vars(base)):
             if name in vars(base) and _has(vars(base)[name], function):
@@ -168,7 +175,11 @@ def _load_global(original: Callable[..., Any], found: Any, name: str) -> Any:
     if is_patched() and frame is not None:
         names = unwrap(frame.globals)
         value = unwrap(found)
-        if isinstance(value, _CODE) and name in names and not is_constant(names.get("__name__")):
+        if (
+            isinstance(value, _CODE)
+            and name in names
+            and not _is_constant_module(names.get("__name__"))
+        ):
             _guard_name(names, name, value)
     return original(found, name)
 
@@ -178,7 +189,7 @@ def _wrap_attribute(original: Callable[..., Any], value: Any, held: Any, name: A
     owner, found = unwrap(held), unwrap(value)
     if isinstance(owner, ModuleType) and isinstance(found, _CODE) and is_patched():
         key = unwrap(name)
-        if not is_constant(owner.__name__) and vars(owner).get(key) is found:
+        if not _is_constant_module(owner.__name__) and vars(owner).get(key) is found:
             _guard_name(owner, key, found)
     return original(value, held, name)
 

@@ -87,7 +87,7 @@ def _has_attribute(original: Callable[..., Any], held: WrappedValue, name: Wrapp
 def _guard_presence(held: WrappedValue, name: str, has: bool) -> None:
     """Guard whether the class of an object of the trace has an attribute."""
     kind = type(unwrap(held))
-    is_own = hasattr(kind, name) is has and not is_constant(kind.__module__)
+    is_own = hasattr(kind, name) is has and not is_constant(kind)
     if is_own and is_patched() and not is_of_caller(held):
         guard_presence(placed(kind), name, has)
 
@@ -102,10 +102,10 @@ def _class_with(held: WrappedValue, name: str) -> type | None:
     if is_super := kind is super:
         kinds = value.__self_class__.__mro__
         bases = kinds[kinds.index(value.__thisclass__) + 1 :]
-    elif is_constant(kind.__module__):
+    elif is_constant(kind):
         return None
     home = next((base for base in bases if name in vars(base)), None)
-    if home is None or is_constant(home.__module__):
+    if home is None or is_constant(home):
         return None
     found = vars(home)[name]
     if isinstance(found, Proxy) or hasattr(type(found), "__get__") or not is_patched():

@@ -118,7 +118,7 @@ def _decides_itself(kinds: Any) -> bool:
     """
     if isinstance(kinds, tuple | UnionType):
         return any(map(_decides_itself, kinds if isinstance(kinds, tuple) else get_args(kinds)))
-    return type(kinds) is not type and not is_constant(getattr(kinds, "__module__", None))
+    return type(kinds) is not type and not is_constant(kinds)
 
 
 class _IsInstance(Expected):
