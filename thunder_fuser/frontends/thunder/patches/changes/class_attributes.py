@@ -34,7 +34,10 @@ from thunder_fuser.frontends.thunder.patches.changes.attributes_set import (
     of_trace,
 )
 from thunder_fuser.frontends.thunder.patches.changes.names_set import Binding, bindings, remember
-from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import guard_presence
+from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import (
+    guard_presence,
+    own_attributes,
+)
 from thunder_fuser.frontends.thunder.patches.guards.code_names import is_constant
 from thunder_fuser.frontends.thunder.patches.patched import ask_first, is_patched
 
@@ -167,8 +170,7 @@ def _home(held: WrappedValue, name: str) -> WrappedValue | None:
     """Return the wrapped class of which Python reads an attribute, if the trace has set it."""
     bound, value = bindings() or {}, unwrap(held)
     is_class = isinstance(value, type)
-    own = held.attribute_wrappers.get("__dict__")  # What the trace has set of an object.
-    if not is_class and name in (getattr(value, "__dict__", ()) if own is None else unwrap(own)):
+    if not is_class and name in own_attributes(held):
         return None
     for base in value.__mro__ if is_class else type(value).__mro__:
         if name in vars(base):

@@ -8,7 +8,7 @@ guarded by its value. Attributes of classes of torch and Python modules are cons
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -159,6 +159,15 @@ def _listed(
             yield name, get_member(module, name.removeprefix(prefix + "."))
 
     return interpreter._interpret_call(found, held)
+
+
+def own_attributes(held: WrappedValue) -> Container[str]:
+    """Return the names that an object itself holds, as the trace has set and deleted them; none for
+    `super()`, whose `__dict__` is the descriptor of a class.
+    """
+    noted = held.attribute_wrappers.get("__dict__")
+    names = getattr(unwrap(held), "__dict__", ()) if noted is None else unwrap(noted)
+    return names if isinstance(names, Mapping) else ()
 
 
 def register() -> None:

@@ -25,7 +25,10 @@ from thunder.core.interpreter import (
 )
 from thunder.core.proxies import Proxy
 
-from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import guard_presence
+from thunder_fuser.frontends.thunder.patches.guards.absent_attributes import (
+    guard_presence,
+    own_attributes,
+)
 from thunder_fuser.frontends.thunder.patches.guards.code_names import is_constant
 from thunder_fuser.frontends.thunder.patches.guards.own_classes import Reading
 from thunder_fuser.frontends.thunder.patches.guards.value_guards import is_of_caller
@@ -79,7 +82,7 @@ def _has_attribute(original: Callable[..., Any], held: WrappedValue, name: Wrapp
     """`hasattr`; return a bool, wrapped, or the interpreter's signal."""
     answer, text = original(held, name), unwrap(name)
     is_known = isinstance(answer, WrappedValue) and isinstance(text, str)
-    if is_known and (not answer.value or text not in _own_attributes(held)):
+    if is_known and (not answer.value or text not in own_attributes(held)):
         _guard_presence(held, text, bool(answer.value))
     return answer
 
@@ -113,13 +116,8 @@ def _class_with(held: WrappedValue, name: str) -> type | None:
     if is_super:
         return home
     is_plain = not isinstance(kind.__getattribute__, FunctionType)
-    is_own = name in _own_attributes(held)
+    is_own = name in own_attributes(held)
     return kind if is_plain and not is_own and not is_of_caller(held) else None
-
-
-def _own_attributes(held: WrappedValue) -> Any:
-    attributes = held.attribute_wrappers.get("__dict__")
-    return getattr(unwrap(held), "__dict__", ()) if attributes is None else unwrap(attributes)
 
 
 def register() -> None:
